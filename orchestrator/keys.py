@@ -1,0 +1,104 @@
+"""Where things lie in the bucket. The one place that spells a key."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote, unquote
+
+NAMESPACE = "namespace.json"
+ACTIVE = "active/"  # one empty object per run that is not terminal, so that a pass costs what is active, not what ever was
+NAMES = "names/"  # one small object per run name, create-only: it says which run owns the name
+RUNS = "runs/"
+
+_CHECKPOINT = re.compile(r"^(0|[1-9][0-9]*)-a([1-9][0-9]*)\.json$")
+
+
+def active(run_id: str) -> str:
+    return f"{ACTIVE}{run_id}"
+
+
+def name(run_name: str) -> str:
+    """Quoted, so that any name is one path segment and round-trips."""
+    return f"{NAMES}{quote(run_name, safe='')}.json"
+
+
+def name_of(key: str) -> str:
+    return unquote(key.removeprefix(NAMES).removesuffix(".json"))
+
+
+def run(run_id: str) -> str:
+    """The run's prefix, with its slash."""
+    return f"{RUNS}{run_id}/"
+
+
+def record(run_id: str) -> str:
+    return f"{run(run_id)}run.json"
+
+
+def recipe(run_id: str) -> str:
+    return f"{run(run_id)}recipe.yaml"
+
+
+def data_report(run_id: str) -> str:
+    return f"{run(run_id)}data.json"
+
+
+def files_manifest(run_id: str) -> str:
+    """Names every uploaded file with its size and sha256; written last by `tune launch`."""
+    return f"{run(run_id)}files.json"
+
+
+def file(run_id: str, path: str) -> str:
+    return f"{run(run_id)}files/{path}"
+
+
+def attempt(run_id: str, number: int) -> str:
+    return f"{run(run_id)}a{number}/"
+
+
+def heartbeat(run_id: str, number: int) -> str:
+    return f"{attempt(run_id, number)}heartbeat.json"
+
+
+def exit_record(run_id: str, number: int) -> str:
+    return f"{attempt(run_id, number)}exit.json"
+
+
+def blobs(run_id: str, number: int) -> str:
+    return f"{attempt(run_id, number)}blobs/"
+
+
+def blob(run_id: str, number: int, sha256: str) -> str:
+    return f"{blobs(run_id, number)}{sha256}"
+
+
+def log_segment(run_id: str, number: int, segment: int) -> str:
+    """Logs are written in segments, because a bucket cannot append."""
+    return f"{attempt(run_id, number)}log/{segment:06d}.txt"
+
+
+def metrics_segment(run_id: str, number: int, segment: int) -> str:
+    return f"{attempt(run_id, number)}metrics/{segment:06d}.jsonl"
+
+
+def stacks(run_id: str, number: int, incident: int) -> str:
+    """A dump of every thread, taken when the trainer hung."""
+    return f"{attempt(run_id, number)}stacks/{incident:03d}.txt"
+
+
+def checkpoints(run_id: str) -> str:
+    return f"{run(run_id)}ckpt/"
+
+
+def checkpoint(run_id: str, step: int, number: int) -> str:
+    return f"{checkpoints(run_id)}{step}-a{number}.json"
+
+
+def parse_checkpoint(file_name: str) -> tuple[int, int] | None:
+    """(step, attempt) of `<step>-a<k>.json`; None for anything else, compared as numbers and never as text."""
+    match = _CHECKPOINT.match(file_name)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def artifact(run_id: str) -> str:
+    return f"{run(run_id)}artifact/manifest.json"
