@@ -32,6 +32,11 @@ def new_run_id(now: datetime) -> RunId:
     return RunId(stamp + "".join(secrets.choice(_ALPHABET) for _ in range(_RANDOM_CHARS)))
 
 
+def is_run_id(text: str) -> bool:
+    """Whether a text has the form of a run id."""
+    return len(text) == RUN_ID_LENGTH and all(letter in _ALPHABET for letter in text)
+
+
 def new_namespace() -> Namespace:
     """Six random characters, kept at the storage root, so that a sweep never touches a colleague's instance."""
     return Namespace("".join(secrets.choice(_ALPHABET) for _ in range(NAMESPACE_LENGTH)))
