@@ -123,6 +123,27 @@ class Requirements:
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """What the recipe allows: how long each thing may take, and how much the whole may cost.
+
+    The price cap per hour and the wish for spot capacity are in `Requirements`, because offers are filtered by them.
+    """
+
+    checkpoint_every_s: float = 1200.0
+    keep_checkpoints: int = 2
+    hang_timeout_s: float = 1800.0
+    launch_timeout_s: float = 900.0
+    bootstrap_timeout_s: float = 1800.0
+    unreachable_grace_s: float = 1800.0
+    upload_grace_s: float = 86_400.0
+    instance_deadline_s: float = 86_400.0  # after which an instance ends itself, whatever happens
+    max_attempts: int = 10
+    budget_usd: Decimal | None = None
+    deadline_s: float | None = None  # for the whole run, from its creation or last re-opening
+    allow_optimizer_reset: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Offer:
     """Something rentable now. `usd_per_hour` is the full price: GPU, disk and what else runs by the hour."""
 
@@ -276,6 +297,9 @@ class Attempt:
     outcome: Outcome | None = None
     reason: str = ""
     last_step: int = 0
+    bootstrapped_at: datetime | None = None  # when the agent's files were all in place
+    refused: bool = False  # the provider said no before anything was rented: does not count against max_attempts
+    exit_code: int | None = None  # from its exit record, once read
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,12 +324,16 @@ class Run:
     stop_now: bool = False  # skip save_and_exit
     request: str = ""  # "save_and_exit": what the agent is asked to do
     request_until: datetime | None = None
+    request_outcome: Outcome | None = None  # why the agent is asked: CANCELLED, BUDGET or MOVED
     resumes: int = 0  # how often `tune resume` re-opened it
-    attempts_at_resume: int = 0  # attempts before the last re-opening; limits count from there
+    resumed_at: datetime | None = None
+    attempts_at_resume: int = 0  # number of the last attempt before the last re-opening; limits count from there
     outcome: Outcome | None = None  # of the whole run, once terminal
     reason: str = ""
     excluded_hosts: tuple[str, ...] = ()
     excluded_offers: tuple[str, ...] = ()
+    want: Requirements = field(default_factory=Requirements)
+    limits: Limits = field(default_factory=Limits)
     writer: str = ""  # a nonce per save, so that a writer recognises its own bytes after an unclear answer
     format: int = 1
 
