@@ -9,6 +9,8 @@ may carry `"train": true|false` to say by itself whether it is learned from; wit
 
 from __future__ import annotations
 
+import math
+import random
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -129,6 +131,12 @@ def prepare(
         for row in encode_many(batch, tokenizer, train_on_inputs=train_on_inputs):
             if not isinstance(row, RowRefused):
                 yield from fit(row, sequence_len, strategy)
+
+
+def hold_out(count: int, val_set_size: float, seed: int) -> frozenset[int]:
+    """Which of `count` prepared rows are kept for evaluation: a share below 1, or a number of rows."""
+    size = math.ceil(val_set_size * count) if val_set_size < 1 else int(val_set_size)
+    return frozenset(random.Random(seed).sample(range(count), min(size, count)))  # noqa: S311 - chosen, not secret
 
 
 def batches(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
