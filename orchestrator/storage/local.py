@@ -1,6 +1,7 @@
 """A folder as a store: `file:///path`. Safe for several processes of one machine, and for being killed at any point."""
 
-# ruff: noqa: PTH - paths are bytes here, so that every name round-trips whatever the locale
+# Paths are bytes here, so that every name round-trips whatever the locale.
+# ruff: noqa: PTH105, PTH106, PTH108, PTH112, PTH116, PTH118, PTH120, PTH102
 
 from __future__ import annotations
 

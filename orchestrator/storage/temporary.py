@@ -1,6 +1,7 @@
 """Files that are not finished. Each is locked by the process that writes it, so that only a dead one's are removed."""
 
-# ruff: noqa: PTH - paths are bytes here, so that every name round-trips whatever the locale
+# Paths are bytes here, so that every name round-trips whatever the locale.
+# ruff: noqa: PTH105, PTH108, PTH116, PTH118, PTH208
 
 from __future__ import annotations
 

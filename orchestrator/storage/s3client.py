@@ -1,0 +1,157 @@
+"""A connection to S3 or to a store that speaks its language: made late, renewed when credentials run out, patient."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+from orchestrator.clock import Clock
+from orchestrator.errors import StorageError, StorageUnavailable
+from orchestrator.storage import s3errors
+from orchestrator.storage.uri import Endpoint, endpoint
+
+if TYPE_CHECKING:
+    from boto3.session import Session
+    from mypy_boto3_s3 import S3Client
+
+T = TypeVar("T")
+
+ATTEMPTS = 5  # the first try included
+_FIRST_WAIT_S = 0.5  # doubled each time, and drawn between half and whole so that many clients spread out
+_CONNECT_TIMEOUT_S = 10
+_READ_TIMEOUT_S = 60  # between two bytes; a stalled transfer is an error well before two minutes
+_CONNECTIONS = 16
+OPTIONS = ("endpoint_url", "region", "addressing_style", "profile")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How a call ended: whether an earlier try of it may have been carried out unseen."""
+
+    retried: bool
+
+
+class Connection:
+    """Calls with bounded retries. The only place that waits, and the only one that asks for credentials."""
+
+    def __init__(self, bucket: str, where: str, *, options: Mapping[str, str], clock: Clock) -> None:
+        unknown = sorted(set(options) - set(OPTIONS))
+        if unknown:
+            raise StorageError(
+                f"unknown storage options: {', '.join(unknown)}", hint=f"[storage_options] takes {', '.join(OPTIONS)}"
+            )
+        self._bucket = bucket
+        self._where = where
+        self._options = options
+        self._clock = clock
+        self._lock = Lock()
+        self._current: S3Client | None = None
+
+    def call(self, request: Callable[[S3Client], T], *, doing: str) -> T:
+        """Send a request that may safely be sent twice."""
+        return self.call_marked(lambda client, _: request(client), doing=doing)
+
+    def call_marked(self, request: Callable[[S3Client, Answer], T], *, doing: str) -> T:
+        """The same for a request whose reading depends on whether it was sent before."""
+        renewed = False
+        for attempt in range(1, ATTEMPTS + 1):
+            client: S3Client | None = None
+            try:
+                client = self._client()
+                return request(client, Answer(retried=attempt > 1))
+            except StorageError:
+                raise
+            except Exception as e:  # the SDK raises far more kinds than it names; s3errors sorts them
+                if s3errors.is_expired(e) and client is not None and not renewed:
+                    renewed = True
+                    self._renew(client)
+                    continue
+                inside = getattr(e, "kwargs", {}).get("error")
+                if isinstance(inside, StorageError):  # raised while reading the file that was being sent
+                    raise inside from None
+                error = s3errors.meaning(e, doing=doing, where=self._where)
+                if not isinstance(error, StorageUnavailable) or attempt == ATTEMPTS:
+                    raise error from None  # the cause may quote a signed request
+            self._clock.sleep(_FIRST_WAIT_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.0))  # noqa: S311 - spread only
+        raise StorageUnavailable(f"cannot {doing} in {self._where}: gave up after {ATTEMPTS} tries", hint="try again")
+
+    def _client(self) -> S3Client:
+        with self._lock:
+            if self._current is None:
+                self._current = self._connect()
+            return self._current
+
+    def _renew(self, stale: S3Client) -> None:
+        """Read the credentials again from wherever they come from; several threads may ask for it at once."""
+        with self._lock:
+            if self._current is stale:
+                self._current = None
+
+    def _connect(self) -> S3Client:
+        import boto3
+
+        sdk_log = logging.getLogger("botocore")
+        if sdk_log.level == logging.NOTSET:
+            sdk_log.setLevel(logging.INFO)  # at DEBUG it writes signed requests and session tokens
+        wanted = self._endpoint()
+        session = boto3.session.Session(profile_name=self._options.get("profile") or None)
+        client = self._make(session, wanted, is_custom=bool(wanted.url))
+        if not wanted.url and not _is_amazon(client.meta.endpoint_url):
+            # The endpoint came from the user's AWS config file, which only the SDK reads.
+            client = self._make(session, wanted, is_custom=True)
+        return client
+
+    def _make(self, session: Session, wanted: Endpoint, *, is_custom: bool) -> S3Client:
+        from botocore.config import Config
+
+        s3: Any = {"addressing_style": self._addressing(is_custom=is_custom)}
+        config = Config(
+            connect_timeout=_CONNECT_TIMEOUT_S,
+            read_timeout=_READ_TIMEOUT_S,
+            max_pool_connections=_CONNECTIONS,
+            retries={"total_max_attempts": 1, "mode": "standard"},  # retries are counted in `call`
+            s3=s3,
+        )
+        if is_custom:
+            # Since 1.36 the SDK adds checksum headers and trailers that many stores reject.
+            config = config.merge(
+                Config(request_checksum_calculation="when_required", response_checksum_validation="when_required")
+            )
+        return session.client(
+            "s3",
+            endpoint_url=wanted.url or None,
+            region_name=wanted.region or session.region_name or ("us-east-1" if is_custom else None),
+            config=config,
+        )
+
+    def _endpoint(self) -> Endpoint:
+        given = (
+            self._options.get("endpoint_url")
+            or os.environ.get("AWS_ENDPOINT_URL_S3")
+            or os.environ.get("AWS_ENDPOINT_URL")
+            or ""
+        )
+        region = self._options.get("region", "")
+        if not given:
+            return Endpoint("", region)
+        return endpoint(given, bucket=self._bucket, region=region or os.environ.get("AWS_REGION", ""))
+
+    def _addressing(self, *, is_custom: bool) -> str:
+        style = self._options.get("addressing_style", "")
+        if style not in ("", "auto", "path", "virtual"):
+            raise StorageError(f"unknown addressing_style: {style}", hint="write auto, path or virtual")
+        if style in ("path", "virtual"):
+            return style
+        # A certificate covers one label, so a dotted bucket cannot be a host; nor do most custom hosts know it as one.
+        return "path" if is_custom or "." in self._bucket else "auto"
+
+
+def _is_amazon(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    return host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
