@@ -6,9 +6,12 @@ import re
 from urllib.parse import quote, unquote
 
 NAMESPACE = "namespace.json"
-ACTIVE = "active/"  # one empty object per run that is not terminal, so that a pass costs what is active, not what ever was
+ACTIVE = (
+    "active/"  # one empty object per run that is not terminal, so that a pass costs what is active, not what ever was
+)
 NAMES = "names/"  # one small object per run name, create-only: it says which run owns the name
 RUNS = "runs/"
+SWEEP = "sweep/"  # one small object per instance that a sweep has seen and nobody owns; the next sweep may be another computer's
 
 _CHECKPOINT = re.compile(r"^(0|[1-9][0-9]*)-a([1-9][0-9]*)\.json$")
 
@@ -102,3 +105,13 @@ def parse_checkpoint(file_name: str) -> tuple[int, int] | None:
 
 def artifact(run_id: str) -> str:
     return f"{run(run_id)}artifact/manifest.json"
+
+
+def suspect(provider: str, instance_id: str) -> str:
+    return f"{SWEEP}{quote(provider, safe='')}/{quote(instance_id, safe='')}"
+
+
+def parse_suspect(key: str) -> tuple[str, str] | None:
+    """(provider, instance id) of a sweep's note; None for anything else."""
+    provider, slash, instance_id = key.removeprefix(SWEEP).partition("/")
+    return (unquote(provider), unquote(instance_id)) if slash and "/" not in instance_id else None

@@ -1,0 +1,328 @@
+"""Doing: rent, bootstrap, terminate, prune. Every intent is on record before its act, every result right after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from orchestrator import checkpoints, keys, money
+from orchestrator.absence import INTENT_FRESH_S
+from orchestrator.bootstrap import agent_config, bootstrap, launch_spec
+from orchestrator.errors import (
+    CredentialsMissing,
+    InstanceNotFound,
+    InsufficientCapacity,
+    NoOfferFits,
+    OutcomeUnknown,
+    ProviderError,
+    ProviderUnavailable,
+    QuotaExceeded,
+    RecordCorrupt,
+    RemoteError,
+    RunConflict,
+    StorageError,
+)
+from orchestrator.observe import Context
+from orchestrator.offers import Miss, rank
+from orchestrator.types import Attempt, Instance, InstanceId, Offer, Outcome, Phase, Run, RunId, token_for
+
+MARKET_WAIT_S = 300.0  # until a market that had nothing is asked again
+PERSON_WAIT_S = 3600.0  # until it is worth seeing whether a person has lifted a limit of the account
+SAVE_TRIES = 20  # twenty terminals may be writing the same record
+
+
+def amend(context: Context, run_id: RunId, edit: Callable[[Run], Run]) -> Run:
+    """Change a record whatever others do to it meanwhile; `edit` sees the newest and may leave it as it is."""
+    for _ in range(SAVE_TRIES):
+        loaded = context.runs.load(run_id)
+        wanted = edit(loaded.run)
+        if wanted == loaded.run:
+            return loaded.run
+        try:
+            context.runs.save(wanted, expect=loaded.version)
+        except RunConflict:
+            continue
+        return wanted
+    raise RunConflict(f"run {run_id} is being changed by others all the time", hint=f"run `tune status {run_id}`")
+
+
+def with_attempt(run: Run, number: int, edit: Callable[[Attempt], Attempt]) -> Run:
+    """The run with one attempt changed; unchanged when it has no such attempt."""
+    return replace(run, attempts=tuple(edit(a) if a.number == number else a for a in run.attempts))
+
+
+def terminate(context: Context, provider: str, ids: Iterable[InstanceId]) -> list[str]:
+    """Ask for the end of each; returns what went wrong. Only a later "not found" means gone."""
+    troubles = []
+    for instance_id in ids:
+        try:
+            context.bound(provider).provider.terminate(instance_id)
+        except InstanceNotFound:
+            continue
+        except ProviderError as e:
+            troubles.append(f"{instance_id} may still be billing: {e.message}")
+    return troubles
+
+
+@dataclass(slots=True)
+class Renting:
+    """One try at renting an instance for one run, whose record was read at `version`."""
+
+    context: Context
+    run: Run
+    version: str
+    events: list[str] = field(default_factory=list)
+
+    def rent(self) -> Run:
+        """Choose an offer, record the intent, read it again, create. Raises what only a person or time can mend."""
+        offer = self._choose()
+        if offer is None:
+            return self.run
+        attempt = self._record_intent(offer)
+        if attempt is None:
+            return self.run
+        return self._create(attempt)
+
+    def _choose(self) -> Offer | None:
+        provider = self.context.bound(self.run.provider).provider
+        found = provider.offers(self.run.want)
+        ranked = rank(
+            found,
+            self.run.want,
+            excluded_offers=self.run.excluded_offers,
+            excluded_hosts=self.run.excluded_hosts,
+        )
+        if ranked.fitting:
+            return ranked.fitting[0]
+        again_at = self.context.runs.store.now() + timedelta(seconds=MARKET_WAIT_S)
+        if ranked.avoided:  # each was tried: after a pause all of them deserve another chance
+            self._wait(replace(self.run, excluded_offers=(), excluded_hosts=()), again_at, "capacity")
+            self.events.append(
+                f"all {len(ranked.avoided)} fitting offers were tried; trying again at {again_at:%H:%M} UTC"
+            )
+            return None
+        self._wait(self.run, again_at, "an offer that fits")
+        raise _no_offer(len(found), ranked.nearest)
+
+    def _wait(self, run: Run, until: datetime, why: str) -> None:
+        self.run = replace(run, not_before=until, waiting_for=why)
+        self.version = self.context.runs.save(self.run, expect=self.version)
+
+    def _record_intent(self, offer: Offer) -> Attempt | None:
+        """The intent is saved, then read again: whoever was faster, or a nap in between, makes it void."""
+        runs, run = self.context.runs, self.run
+        now = runs.store.now()
+        number = run.attempts[-1].number + 1 if run.attempts else 1
+        attempt = Attempt(
+            number=number,
+            token=token_for(run.namespace, run.run_id, number),
+            provider=run.provider,
+            offer=offer,
+            intended_at=now,
+            quiet_after=now + timedelta(seconds=self.context.policy(run.provider).quiet_s),
+        )
+        self.run = replace(
+            run,
+            phase=Phase.PROVISIONING,
+            phase_since=now,
+            phase_deadline=now + timedelta(seconds=run.limits.launch_timeout_s),
+            not_before=None,
+            waiting_for="",
+            attempts=(*run.attempts, attempt),
+        )
+        self.version = runs.save(self.run, expect=self.version)
+        again = runs.load(run.run_id)
+        if again.version != self.version:
+            self.events.append("someone else moved the run; nothing was rented")
+            self.run = again.run
+            return None
+        age_s = (runs.store.now() - now).total_seconds()
+        if age_s > INTENT_FRESH_S:
+            self._not_launched(attempt, f"{age_s:.0f} s passed before renting: too long to be sure", counts=False)
+            return None
+        return attempt
+
+    def _create(self, attempt: Attempt) -> Run:
+        offer, provider = attempt.offer, self.context.bound(self.run.provider).provider
+        now = self.context.runs.store.now()
+        spent = money.ledger(self.run, now).allowance_usd
+        spec = launch_spec(self.run, offer, start_command=self.context.start_command, spent_usd=spent, now=now)
+        try:
+            created = provider.create(
+                offer, spec, token=attempt.token, timeout_s=provider.capabilities.create_timeout_s
+            )
+        except InsufficientCapacity as e:
+            self._not_launched(attempt, e.message, counts=False, tried=offer)
+        except OutcomeUnknown as e:
+            self.events.append(f"unclear whether an instance was rented ({e.message}); looking for it")
+        except QuotaExceeded as e:
+            self._not_launched(attempt, e.message, counts=False, pause_s=PERSON_WAIT_S)
+            raise
+        except CredentialsMissing as e:  # says something of this computer, nothing of the run
+            self._not_launched(attempt, e.message, counts=False, pause_s=MARKET_WAIT_S)
+            raise
+        except ProviderUnavailable as e:
+            self._not_launched(attempt, e.message, counts=False)
+        except ProviderError as e:
+            self._not_launched(attempt, e.message, counts=True, tried=offer)
+            raise
+        else:
+            self._record_instance(attempt, created)
+        return self.run
+
+    def _not_launched(
+        self, attempt: Attempt, reason: str, *, counts: bool, tried: Offer | None = None, pause_s: float = 0
+    ) -> None:
+        """Nothing was rented, for sure: the attempt is over at once, and the next pass may try elsewhere."""
+        now = self.context.runs.store.now()
+
+        def close(a: Attempt) -> Attempt:
+            return replace(
+                a, outcome=Outcome.NOT_LAUNCHED, reason=reason, refused=not counts, ended_at=now, quiet_after=now
+            )
+
+        def edit(run: Run) -> Run:
+            if run.phase is not Phase.PROVISIONING or run.attempts[-1].number != attempt.number:
+                return with_attempt(run, attempt.number, lambda a: a if a.first_seen_at else close(a))
+            excluded = (*run.excluded_offers, tried.offer_id) if tried else run.excluded_offers
+            return replace(
+                with_attempt(run, attempt.number, close),
+                phase=Phase.TERMINATING,
+                phase_since=now,
+                phase_deadline=None,
+                excluded_offers=excluded,
+                not_before=now + timedelta(seconds=pause_s) if pause_s else None,
+                waiting_for=reason if pause_s else "",
+            )
+
+        self.events.append(f"nothing was rented: {reason}")
+        self.run = amend(self.context, self.run.run_id, edit)
+
+    def _record_instance(self, attempt: Attempt, created: Instance) -> None:
+        """The id goes on record whatever has happened to the run meanwhile; an unwanted instance goes at once."""
+        now = self.context.runs.store.now()
+        lag = timedelta(seconds=self.context.policy(self.run.provider).list_lag_s)
+
+        def edit(run: Run) -> Run:
+            if run.phase.is_terminal:
+                return run
+            known = with_attempt(
+                run,
+                attempt.number,
+                lambda a: replace(
+                    a,
+                    instance_id=created.instance_id,
+                    created_at=a.created_at or now,
+                    quiet_after=min(a.quiet_after, now + lag),
+                    missing_since=None,
+                    ended_at=None,
+                ),
+            )
+            return replace(known, excluded_offers=()) if run.phase is Phase.PROVISIONING else known
+
+        self.events.append(f"rented {created.instance_id} at ${attempt.offer.usd_per_hour}/h")
+        self.run = amend(self.context, self.run.run_id, edit)
+        current = self.run.attempt
+        is_wanted = current is not None and current.number == attempt.number
+        if not is_wanted or self.run.phase.is_terminal or self.run.phase is Phase.TERMINATING:
+            self.events.append(f"the run has moved on meanwhile; {created.instance_id} is terminated")
+            self.events += terminate(self.context, attempt.provider, [created.instance_id])
+
+
+def _no_offer(count: int, nearest: Sequence[Miss]) -> NoOfferFits:
+    if not count:
+        return NoOfferFits("the provider has nothing to rent now", hint="try again later; cron will")
+    lines = "".join(f"\n  {miss}" for miss in nearest)
+    return NoOfferFits(
+        f"none of {count} offers fits; the nearest:{lines}", hint="raise max_usd_per_hour, or ask for less"
+    )
+
+
+def put_agent(context: Context, run: Run, instance: Instance) -> tuple[Run, list[str]]:
+    """Bootstrap under a claim that is renewed on the way. An instance that cannot be reached yet is tried again."""
+    attempt = run.attempts[-1]
+    policy = context.policy(run.provider)
+    config = agent_config(
+        run,
+        attempt.number,
+        storage_url=context.runs.store.url,
+        storage_options=context.storage_options,
+        trainer_python=context.trainer_python,
+    )
+
+    def claim(seconds: float | None, *, done: bool = False) -> Run:
+        now = context.runs.store.now()
+        until = None if seconds is None else now + timedelta(seconds=seconds)
+
+        def edit(fresh: Run) -> Run:
+            if not _is_bootstrapping(fresh, attempt):
+                raise RunConflict(f"run {run.run_id} has moved on while its agent was put in place")
+            if (
+                not done
+                and until
+                and fresh.claim_until
+                and until - fresh.claim_until < timedelta(seconds=policy.claim_s / 2)
+            ):
+                return fresh
+            marked = with_attempt(fresh, attempt.number, lambda a: replace(a, bootstrapped_at=now)) if done else fresh
+            return replace(marked, claim_until=until)
+
+        return amend(context, run.run_id, edit)
+
+    try:
+        remote = context.bound(run.provider).connect(instance)
+        try:
+            bootstrap(
+                remote,
+                config=config,
+                secrets=context.secrets,
+                agent_script=context.agent_script,
+                renew=lambda: claim(policy.claim_s) and None,
+            )
+        finally:
+            remote.close()
+    except RemoteError as e:
+        return claim(None), [f"{instance.instance_id} cannot be reached yet: {e.message}"]
+    return claim(policy.first_beat_s, done=True), ["the agent is in place"]
+
+
+def _is_bootstrapping(run: Run, attempt: Attempt) -> bool:
+    return run.phase is Phase.BOOTSTRAPPING and run.attempts[-1].number == attempt.number
+
+
+def prune(context: Context, run: Run) -> list[str]:
+    """Delete what ended attempts left and no kept checkpoint needs. Never in the way of anything: trouble is told."""
+    owned = [a.number for a in run.attempts if a.ended_at and a.bootstrapped_at]
+    if not owned:
+        return []
+    try:
+        _prune(context, run, owned)
+    except StorageError as e:
+        return [f"old checkpoints are still stored: {e.message}"]
+    return []
+
+
+def _prune(context: Context, run: Run, owned: Sequence[int]) -> None:
+    runs, store = context.runs, context.runs.store
+    choice = checkpoints.candidates(runs.checkpoints(run.run_id), intents=checkpoints.intents(run))
+    sizes = {i.key: i.size for n in {*owned} for i in store.scan(keys.blobs(run.run_id, n))}
+    manifests = {}
+    for checkpoint in (*choice.order, *(i.checkpoint for i in choice.ignored)):
+        try:
+            manifests[checkpoint.key] = runs.manifest(checkpoint.key)
+        except RecordCorrupt:
+            continue  # it protects the blobs of its attempt by being unreadable
+    verified = [k for k, m in manifests.items() if all(sizes.get(f.key) == f.size for f in m.files)]
+    artifact = runs.artifact(run.run_id)
+    plan = checkpoints.prune_plan(
+        choice,
+        manifests=manifests,
+        verified=verified,
+        blobs=sizes,
+        keep=run.limits.keep_checkpoints,
+        also_named={f.key for f in artifact.files} if artifact else (),
+        owned_attempts=owned,
+    )
+    for key in (*plan.manifests, *plan.blobs):
+        store.delete(key)

@@ -1,0 +1,185 @@
+"""Looking: everything `decide` needs to know of one run, asked for in an order that makes the answers safe.
+
+Instances first, records after: whoever is gone from the list has written its exit record before that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from orchestrator import money
+from orchestrator.absence import Policy, instance_of
+from orchestrator.errors import InstanceNotFound, ProviderError, RecordCorrupt, RemoteError
+from orchestrator.policy import policy_for
+from orchestrator.providers.registry import Bound
+from orchestrator.states import Probe, Seen
+from orchestrator.storage.runs import RunStore
+from orchestrator.types import (
+    ExitRecord,
+    Heartbeat,
+    Instance,
+    InstanceId,
+    InstanceState,
+    Phase,
+    Run,
+    parse_token,
+)
+
+T = TypeVar("T")
+
+LISTING_FRESH_S = 10.0  # runs that are looked at within this time share one list
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The world as one orchestrator reaches it: the records, the providers, and what an instance is given."""
+
+    runs: RunStore
+    bound: Callable[[str], Bound]  # a provider by name
+    start_command: str  # runs on the instance from its first boot
+    agent_script: bytes  # agent.sh: starts the agent on an instance
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    storage_options: Mapping[str, str] = field(default_factory=dict)
+    trainer_python: str = ""
+
+    def policy(self, provider: str) -> Policy:
+        """The patience that a provider's declared behaviour calls for."""
+        capabilities = self.bound(provider).provider.capabilities
+        return policy_for(list_lag_s=capabilities.list_lag_s, create_timeout_s=capabilities.create_timeout_s)
+
+
+class Listing:
+    """Every provider's instances of our namespace, asked for once for all the runs of a pass."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._taken: dict[str, tuple[datetime, Sequence[Instance] | None]] = {}
+        self.trouble: dict[str, str] = {}
+
+    def of(self, run: Run) -> tuple[datetime, tuple[Instance, ...] | None]:
+        """When the list was asked for, and the run's instances in it; None without a complete list."""
+        at, instances = self.all(run.provider)
+        return at, None if instances is None else tuple(i for i in instances if _is_of(run, i))
+
+    def all(self, provider: str) -> tuple[datetime, Sequence[Instance] | None]:
+        """When the list was asked for, and all of it."""
+        now = self._context.runs.store.now()
+        taken = self._taken.get(provider)
+        if taken is None or now - taken[0] > timedelta(seconds=LISTING_FRESH_S):
+            taken = (now, self._ask(provider))
+            self._taken[provider] = taken
+        return taken
+
+    def _ask(self, provider: str) -> Sequence[Instance] | None:
+        try:
+            found = self._context.bound(provider).provider.find(namespace=self._context.runs.namespace())
+        except ProviderError as e:
+            self.trouble[provider] = f"{provider} does not list its instances: {e.message}"
+            return None
+        self.trouble.pop(provider, None)
+        return found
+
+
+def _is_of(run: Run, instance: Instance) -> bool:
+    parts = parse_token(instance.token)
+    return parts is not None and (parts.namespace, parts.run_id) == (run.namespace, run.run_id)
+
+
+@dataclass(slots=True)
+class Look:
+    """One look at one run; `troubles` tells what could not be seen, and why."""
+
+    context: Context
+    run: Run
+    listing: Listing
+    troubles: list[str] = field(default_factory=list)
+
+    def take(self) -> tuple[Seen, datetime]:
+        """What is to be seen now, and the store's time when the look began."""
+        run, now = self.run, self.context.runs.store.now()
+        listed_at, listed = self.listing.of(run)
+        if run.provider in self.listing.trouble:
+            self.troubles.append(self.listing.trouble[run.provider])
+        answers = self._answers(listed)
+        beat = self._heartbeat()
+        exits = self._exits()
+        is_fresh = beat is not None and now - beat[1] <= timedelta(
+            seconds=self.context.policy(run.provider).heartbeat_grace_s
+        )
+        seen = Seen(
+            listed=listed,
+            listed_at=listed_at,
+            answers=answers,
+            heartbeat=beat[0] if beat else None,
+            heartbeat_at=beat[1] if beat else None,
+            exits=exits,
+            artifact=self._readable(lambda: self.context.runs.artifact(run.run_id)) if run.attempts else None,
+            probe=Probe.NOT_ASKED if is_fresh else self._probe(listed, answers),
+            spent_usd=money.ledger(run, now).allowance_usd,
+        )
+        return seen, now
+
+    def _answers(self, listed: tuple[Instance, ...] | None) -> dict[InstanceId, Instance | None]:
+        """Whoever should be there and is not listed is asked for by id."""
+        shown = {i.instance_id for i in listed or ()}
+        answers: dict[InstanceId, Instance | None] = {}
+        provider = self.context.bound(self.run.provider).provider
+        for attempt in self.run.attempts:
+            wanted = attempt.instance_id
+            if wanted is None or attempt.ended_at or wanted in shown:
+                continue
+            try:
+                answers[wanted] = provider.get(wanted)
+            except InstanceNotFound:
+                answers[wanted] = None
+            except ProviderError as e:
+                self.troubles.append(f"{self.run.provider} says nothing of {wanted}: {e.message}")
+        return answers
+
+    def _heartbeat(self) -> tuple[Heartbeat, datetime] | None:
+        run, current = self.run, self.run.attempt
+        if current is None or run.phase not in (Phase.BOOTSTRAPPING, Phase.RUNNING):
+            return None
+        return self._readable(lambda: self.context.runs.heartbeat(run.run_id, current.number))
+
+    def _exits(self) -> dict[int, ExitRecord]:
+        """The exit records not read yet. What was refused has left none."""
+        found = {}
+        for attempt in self.run.attempts:
+            if attempt.exit_code is not None or attempt.refused:
+                continue
+            number = attempt.number
+            record = self._readable(lambda n=number: self.context.runs.exit_record(self.run.run_id, n))  # type: ignore[misc]
+            if record is not None:
+                found[number] = record
+        return found
+
+    def _readable(self, read: Callable[[], T | None]) -> T | None:
+        """A record that cannot be read proves nothing; it is reported, and left as it is."""
+        try:
+            return read()
+        except RecordCorrupt as e:
+            self.troubles.append(e.message)
+            return None
+
+    def _probe(self, listed: tuple[Instance, ...] | None, answers: Mapping[InstanceId, Instance | None]) -> Probe:
+        """Reach into a silent instance. Renewing its keys is the question: silence is often an expired key."""
+        run = self.run
+        instance = instance_of(run.attempts[-1], listed, answers) if run.attempts else None
+        if run.phase is not Phase.RUNNING or instance is None or instance.state is InstanceState.STOPPED:
+            return Probe.NOT_ASKED
+        from orchestrator.bootstrap import put_secrets
+
+        try:
+            remote = self.context.bound(run.provider).connect(instance)
+            try:
+                put_secrets(remote, self.context.secrets)
+            finally:
+                remote.close()
+        except RemoteError as e:
+            self.troubles.append(f"no answer from {instance.instance_id}: {e.message}")
+            return Probe.FAILED
+        return Probe.ANSWERED
