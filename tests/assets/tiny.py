@@ -7,7 +7,6 @@ on every machine, so that tests may compare hashes of what comes out of a traini
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 import tempfile
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-VOCABULARY = 512
+VOCABULARY = 768
 HIDDEN = 128  # x r=32 gives LoRA matrices of 4,096 numbers: the smallest that an 8-bit optimizer really quantises
 LAYERS = 2
 HEADS = 4
@@ -25,6 +24,11 @@ ALPACA_ROWS = 48
 CHAT_ROWS = 40
 COMPLETION_ROWS = 40
 
+# What the alpaca format puts around each row: the tokenizer learns it, so that rows stay short.
+PREAMBLE = (
+    "Below is an instruction that describes a task, paired with an input that provides further context. Write a response "
+    "that appropriately completes the request.\n\n### Instruction:\n### Input:\n### Response:\n"
+)
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -48,13 +52,13 @@ def build(folder: Path) -> Tiny:
     """Everything below `folder`, which must be empty or absent."""
     made = _paths(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    draw = random.Random(7)  # noqa: S311
+    draw = random.Random(7)
     alpaca = [_alpaca(draw) for _ in range(ALPACA_ROWS)]
     chat = [_chat(draw) for _ in range(CHAT_ROWS)]
     completion = [{"text": _sentence(draw, count=draw.randint(2, 6))} for _ in range(COMPLETION_ROWS)]
     for path, rows in ((made.alpaca, alpaca), (made.chat, chat), (made.completion, completion)):
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    _write_model(made.model, [json.dumps(row) for row in (*alpaca, *chat, *completion)])
+    _write_model(made.model, [PREAMBLE] * 100 + [json.dumps(row) for row in (*alpaca, *chat, *completion)])
     return made
 
 
@@ -65,7 +69,7 @@ def cached(shared: Path) -> Tiny:
         draft = Path(tempfile.mkdtemp(prefix="tiny-", dir=shared))
         build(draft)
         try:
-            os.rename(draft, folder)
+            draft.rename(folder)
         except OSError:  # another process was first
             shutil.rmtree(draft)
     return _paths(folder)
