@@ -4,8 +4,9 @@ Run with the interpreter of an environment that has the version to read (it need
 
     python scripts/axolotl_keys.py configs/axolotl_keys.json
 
-A shape says what a key may hold: "is" (bool int float str list map any), "choices" of a text, "or_match" (a pattern that a
-text may follow instead), "min"/"above"/"max", "items" of a list, "keys" of a map with known keys, "values" of any other map.
+A shape says what a key may hold: "is" (bool int float str list map any), "choices" of a text, "or_match" (a pattern that
+a text may follow instead), "min"/"above"/"max", "items" of a list, "keys" of a map with known keys, "values" of any other
+map.
 """
 
 import enum
@@ -124,9 +125,9 @@ def plugins() -> dict:
         names = {}
         for value in vars(module).values():
             # the arguments are the one class that `get_input_args` names; what it holds is reached through it
-            if isinstance(value, type) and issubclass(value, BaseModel) and value.__module__ == module.__name__:
-                if any(f'.{value.__name__}"' in f.read_text() for f in folder.rglob("*.py")):
-                    names |= keys(value)
+            is_model = isinstance(value, type) and issubclass(value, BaseModel) and value.__module__ == module.__name__
+            if is_model and any(f'.{value.__name__}"' in f.read_text() for f in folder.rglob("*.py")):
+                names |= keys(value)
         if names:
             found[f"axolotl.integrations.{folder.name}."] = names
     return found
@@ -142,10 +143,8 @@ def main(target: str) -> None:
     for name, words in CHOICES.items():
         table[name]["choices"] = words
     table |= NUMBERS
-    table["optimizer"] = {
-        "is": ["str"],
-        "choices": sorted({o.value for o in (*OptimizerNames, *enums.CustomSupportedOptimizers)}),
-    }
+    optimizers = {o.value for o in (*OptimizerNames, *enums.CustomSupportedOptimizers)}
+    table["optimizer"] = {"is": ["str"], "choices": sorted(optimizers)}
     table["lr_scheduler"] = {"is": ["str"], "choices": sorted({s.value for s in SchedulerType} | {"one_cycle", "rex"})}
     table["attn_implementation"] = {"is": ["str"], "choices": sorted(enums.CANONICAL_ATTN_IMPLS), "or_match": "/"}
     version = metadata.version("axolotl")
@@ -157,9 +156,7 @@ def main(target: str) -> None:
         "keys": table,
         "plugins": plugins(),
     }
-    lines = ["{"]
-    for name in ("comment", "axolotl"):
-        lines.append(f" {json.dumps(name)}: {json.dumps(document[name])},")
+    lines = ["{", *(f" {json.dumps(name)}: {json.dumps(document[name])}," for name in ("comment", "axolotl"))]
     for section in ("keys", "plugins"):
         lines.append(f" {json.dumps(section)}: {{")
         rows = [f"  {json.dumps(k)}: {json.dumps(v, sort_keys=True)}" for k, v in sorted(document[section].items())]

@@ -67,15 +67,50 @@ SYNONYMS = MappingProxyType(
 )
 
 # Bounds outside which a value can never be right, whatever the trainer.
-_AT_LEAST_1 = """micro_batch_size gradient_accumulation_steps batch_size eval_batch_size sequence_len eval_sequence_len lora_r
-    lora_alpha logging_steps save_total_limit dataset_num_proc dataset_shard_num evals_per_epoch saves_per_epoch world_size
-    sample_packing_group_size sample_packing_bin_size context_parallel_size tensor_parallel_size dp_shard_size
-    dp_replicate_size pad_to_multiple_of early_stopping_patience min_sample_len max_prompt_len""".split()
-_AT_LEAST_0 = """weight_decay warmup_steps max_grad_norm dataloader_num_workers dataloader_prefetch_factor seed
-    neftune_noise_alpha loraplus_lr_ratio embedding_lr embedding_lr_scale rl_beta dataset_shard_idx
-    profiler_steps""".split()
-_SHARES = "warmup_ratio cosine_min_lr_ratio cosine_constant_lr_ratio".split()
-_BETAS = "adam_beta1 adam_beta2 adam_beta3 lora_dropout".split()
+_AT_LEAST_1 = [
+    "micro_batch_size",
+    "gradient_accumulation_steps",
+    "batch_size",
+    "eval_batch_size",
+    "sequence_len",
+    "eval_sequence_len",
+    "lora_r",
+    "lora_alpha",
+    "logging_steps",
+    "save_total_limit",
+    "dataset_num_proc",
+    "dataset_shard_num",
+    "evals_per_epoch",
+    "saves_per_epoch",
+    "world_size",
+    "sample_packing_group_size",
+    "sample_packing_bin_size",
+    "context_parallel_size",
+    "tensor_parallel_size",
+    "dp_shard_size",
+    "dp_replicate_size",
+    "pad_to_multiple_of",
+    "early_stopping_patience",
+    "min_sample_len",
+    "max_prompt_len",
+]
+_AT_LEAST_0 = [
+    "weight_decay",
+    "warmup_steps",
+    "max_grad_norm",
+    "dataloader_num_workers",
+    "dataloader_prefetch_factor",
+    "seed",
+    "neftune_noise_alpha",
+    "loraplus_lr_ratio",
+    "embedding_lr",
+    "embedding_lr_scale",
+    "rl_beta",
+    "dataset_shard_idx",
+    "profiler_steps",
+]
+_SHARES = ["warmup_ratio", "cosine_min_lr_ratio", "cosine_constant_lr_ratio"]
+_BETAS = ["adam_beta1", "adam_beta2", "adam_beta3", "lora_dropout"]
 BOUNDS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {k: {"min": 1} for k in _AT_LEAST_1}
     | {k: {"min": 0} for k in _AT_LEAST_0}
@@ -154,11 +189,11 @@ def keys() -> Mapping[str, Shape]:
     attention = known["attn_implementation"]
     known["attn_implementation"] = {**attention, "choices": [*attention["choices"], *SHORT_ATTENTION]}
     known["fsdp_config"] = {**known["fsdp_config"], "keys": _with_prefix(known["fsdp_config"]["keys"])}
-    return MappingProxyType(known | {k: _GONE_SHAPE for k in GONE})
+    return MappingProxyType(known | dict.fromkeys(GONE, _GONE_SHAPE))
 
 
 def _with_prefix(known: Mapping[str, Shape]) -> dict[str, Shape]:
-    """accelerate's spelling, `fsdp_offload_params`, is as common as Axolotl's own."""
+    """The spelling of accelerate, `fsdp_offload_params`, is as common as Axolotl's own."""
     return {k: {**s, "aliases": [*s.get("aliases", ()), f"fsdp_{k}"]} for k, s in known.items()}
 
 
@@ -222,6 +257,7 @@ def _attention(training: dict[str, Any], report: Report) -> None:
         if (line := report.lines.get(chosen[0])) is not None:
             report.lines["attn_implementation"] = line
         report.notice(chosen[0], f"an old name; read as attn_implementation: {ATTENTION_FLAGS[chosen[0]]}")
-    if (short := training.get("attn_implementation")) in SHORT_ATTENTION:
+    short = training.get("attn_implementation", "")
+    if short in SHORT_ATTENTION:
         training["attn_implementation"] = SHORT_ATTENTION[short]
         report.notice("attn_implementation", f"{short} is short for {SHORT_ATTENTION[short]}")

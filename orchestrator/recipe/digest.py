@@ -1,9 +1,9 @@
 """One hash for one training job, however its file is written.
 
 It covers what changes the trained weights: every training key but those below, the trainer, extra files, environment
-variables and the number of GPUs. It leaves out where and for how much the run is rented, how long anything may take, how
-often it saves, and where results are sent: changing those never makes it another training job. The rows of the data sets
-have a hash of their own.
+variables and the number of GPUs. It leaves out where and for how much the run is rented, how long anything may take,
+how often it saves, and where results are sent: changing those never makes it another training job. The rows of the
+data sets have a hash of their own.
 """
 
 from __future__ import annotations
@@ -28,10 +28,31 @@ _REPORTING = (
     "hf_mlflow_",
 )
 _ELSEWHERE = frozenset(
-    """output_dir dataset_prepared_path resume_from_checkpoint auto_resume_from_checkpoints logging_steps save_steps
-    saves_per_epoch save_strategy save_total_limit save_first_step use_tensorboard use_wandb use_mlflow use_comet use_trackio
-    dataset_num_proc dataloader_pin_memory push_dataset_to_hub dynamic_checkpoint profiler_steps include_tokens_per_second
-    ray_run_name strict""".split()
+    [
+        "output_dir",
+        "dataset_prepared_path",
+        "resume_from_checkpoint",
+        "auto_resume_from_checkpoints",
+        "logging_steps",
+        "save_steps",
+        "saves_per_epoch",
+        "save_strategy",
+        "save_total_limit",
+        "save_first_step",
+        "use_tensorboard",
+        "use_wandb",
+        "use_mlflow",
+        "use_comet",
+        "use_trackio",
+        "dataset_num_proc",
+        "dataloader_pin_memory",
+        "push_dataset_to_hub",
+        "dynamic_checkpoint",
+        "profiler_steps",
+        "include_tokens_per_second",
+        "ray_run_name",
+        "strict",
+    ]
 )
 
 

@@ -36,7 +36,7 @@ def is_local(text: str) -> bool:
 
 
 def parse_model_id(text: str, *, remote: bool = False) -> ModelId:
-    """`org/repo`, `org/repo@revision`, `org/repo:revision`, a hub address, or a folder (never for a remote provider)."""
+    """`org/repo`, with `@revision` or `:revision`, a hub address, or a folder (never for a remote provider)."""
     bare = text.strip(" \t\n")
     notices = [f"{show(text)}: spaces around the model id are ignored"] if bare != text else []
     if not bare:

@@ -36,6 +36,7 @@ def loads(data: bytes, *, path: str | Path = "recipe.yaml", overrides: Sequence[
     except Unreadable as e:
         raise _refused(path, [_placed(p, path) for p in e.problems]) from None
     report.problems += [_placed(p, path) for p in problems]
+    unseen = {p.line for p in problems if p.message.startswith("invisible")}
     if not isinstance(tree, Map):
         raise _refused(path, [*report.problems, _not_a_mapping(tree, path)])
     apply(tree, overrides, report)
@@ -46,7 +47,8 @@ def loads(data: bytes, *, path: str | Path = "recipe.yaml", overrides: Sequence[
     rules.check(training, tune, report)
     datasets = references(training, report)
     if report.problems:
-        raise _refused(path, report.problems)
+        # what else is odd on a line with an invisible character is that character's doing
+        raise _refused(path, [p for p in report.problems if p in problems or p.line not in unseen])
     return Recipe(
         path=path,
         text=data,
@@ -133,9 +135,10 @@ def _training(tree: Map, report: Report) -> dict[str, Any]:
 
 def _unknown(key: str, value: Tree, report: Report) -> None:
     """A key nobody knows; a block of known keys is said to be in the wrong place."""
+    known = axolotl.keys()
     if isinstance(value, Map):
-        misplaced = [k for k in value.entries if k in axolotl.keys()]
-        to_tune = [k for k in value.entries if k in tune_block.KEYS and k not in axolotl.keys()]
+        misplaced = [k for k in value.entries if k in known]
+        to_tune = [k for k in value.entries if k in tune_block.KEYS and k not in known]
         if value.anchored or any(isinstance(v, Map) and v.anchored for v in value.entries.values()):
             hint = f"call it {HOLDER}{key} if it only holds anchors"
         elif misplaced:

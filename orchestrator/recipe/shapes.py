@@ -25,6 +25,7 @@ from orchestrator.recipe.tree import Leaf, Map, Seq, Tree, join
 Shape = Mapping[str, Any]  # as configs/axolotl_keys.json describes it
 Special = Callable[[str], Any]  # a parser for text with a unit; raises Unfit
 _WORDS = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "text", "list": "a list"}
+_ANYTHING: Shape = {"is": ["any"]}
 _WORDS |= {"map": "a mapping", "any": "a value"}
 
 
@@ -75,21 +76,25 @@ class Reader:
 
     def value(self, tree: Tree, shape: Shape, where: str) -> Any:
         """The value, or None when it is not set or not usable."""
-        kinds = tuple(shape["is"])
         try:
-            if isinstance(tree, Leaf):
-                return None if tree.is_blank else self.leaf(tree, shape, kinds, where)
-            if isinstance(tree, Seq):
-                if "list" in kinds or "any" in kinds:
-                    items = shape.get("items", {"is": ["any"]})
-                    return self._list(tree, items, where)
-                raise Unfit("a list stands where " + expected(shape) + " is expected")
-            if "map" in kinds or "any" in kinds:
-                return self.mapping(tree, shape, where)
-            raise Unfit("a mapping stands where " + expected(shape) + " is expected")
+            return self._value(tree, shape, where)
         except Unfit as e:
             self.report.problem(where, e.message, e.hint, tree.line)
             return None
+
+    def _value(self, tree: Tree, shape: Shape, where: str) -> Any:
+        kinds = tuple(shape["is"])
+        if isinstance(tree, Leaf):
+            return None if tree.is_blank else self.leaf(tree, shape, kinds, where)
+        if isinstance(tree, Seq):
+            if "list" in kinds or "any" in kinds:
+                return self._list(tree, shape.get("items", _ANYTHING), where)
+            raise Unfit(f"a list stands where {expected(shape)} is expected", "write it without brackets and dashes")
+        if "map" in kinds or "any" in kinds:
+            return self.mapping(tree, shape, where)
+        odd = next((odd_key(k) for k in tree.entries if odd_key(k)), "")
+        hint = "start each item with `- `" if "list" in kinds else "write the value after the colon"
+        raise Unfit(f"a mapping stands where {expected(shape)} is expected{odd}", hint)
 
     def _list(self, tree: Seq, items: Shape, where: str) -> list[Any]:
         found = []
@@ -105,7 +110,7 @@ class Reader:
     def mapping(self, tree: Map, shape: Shape, where: str) -> dict[str, Any]:
         """A mapping with known keys, or with any keys and values of one shape."""
         keys: Mapping[str, Shape] | None = shape.get("keys")
-        others: Shape = shape.get("values", {"is": ["any"]})
+        others: Shape = shape.get("values", _ANYTHING)
         found: dict[str, Any] = {}
         aliases = {a: k for k, s in (keys or {}).items() for a in s.get("aliases", ())}
         for key, value in tree.entries.items():
@@ -114,7 +119,9 @@ class Reader:
             if line is not None:
                 self.report.lines[here] = line
             if keys is None:
-                found[key] = self.value(value, others, here)
+                read_value = self.value(value, others, here)
+                if read_value is not None or "any" in others["is"]:
+                    found[key] = read_value
                 continue
             name = aliases.get(key, key)
             if name not in keys:
@@ -123,7 +130,7 @@ class Reader:
                 self.report.problem(here, f"the same as {name}, which is set too", "keep one")
             elif (read := self.value(value, keys[name], here)) is not None:
                 found[name] = read
-        return found if keys is None else dict(found)
+        return found
 
     def unknown(self, key: str, keys: tuple[str, ...], where: str) -> None:
         """Report a key nobody knows, with the one that was probably meant."""

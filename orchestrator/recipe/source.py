@@ -12,10 +12,9 @@ from orchestrator.errors import Problem
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-MAX_BYTES = 512 * 1024  # a recipe is a page of text; a parser fed with more takes seconds
-_BOMS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
+MAX_BYTES = 256 * 1024  # a recipe is a page of text; a parser fed with more takes seconds
+_WIDE = (b"\xff\xfe", b"\xfe\xff")  # byte order marks of UTF-16
 _BREAKS = "\x85\u2028\u2029"  # line breaks to a YAML 1.1 parser, invisible to an editor
-_SPACED_TAB = re.compile(r"\t")
 
 
 def name_of(char: str) -> str:
@@ -32,7 +31,7 @@ def is_invisible(char: str) -> bool:
 
 
 def decode(data: bytes) -> tuple[str, list[Problem]]:
-    """The text with `\\n` line ends and without a byte order mark, or what is wrong with the bytes."""
+    """The text with plain line feeds and without a byte order mark, or what is wrong with the bytes."""
     if len(data) > MAX_BYTES:
         longest = max(enumerate(data.split(b"\n"), 1), key=lambda row: len(row[1]))
         return "", [
@@ -44,9 +43,8 @@ def decode(data: bytes) -> tuple[str, list[Problem]]:
                 line=longest[0],
             )
         ]
-    wide = _BOMS.get(data[:2]) or ("UTF-16" if len(data) > 3 and data[1:4:2] == b"\0\0" else None)
-    if wide:
-        return "", [Problem("", f"the file is {wide}, not UTF-8", hint="save it as UTF-8", line=1)]
+    if data.startswith(_WIDE) or data.count(b"\0") * 4 > len(data):
+        return "", [Problem("", "the file is UTF-16, not UTF-8", hint="save it as UTF-8", line=1)]
     try:
         text = data.removeprefix(b"\xef\xbb\xbf").decode("utf-8")
     except UnicodeDecodeError:
@@ -78,6 +76,8 @@ def clean(text: str) -> Clean:
 
     Quoted text, block text and comments keep theirs, save for what YAML forbids everywhere.
     """
+    if "\t" not in text and not any(map(is_invisible, text)):
+        return Clean(text, ())
     rough = "".join(" " if is_invisible(c) else c for c in _separation(text))
     kept = _kept_spans(rough)
     exact: list[str] = []
@@ -114,7 +114,7 @@ def _separation(text: str) -> str:
         indent = row[: len(row) - len(body)]
         if not body or body.startswith("#"):
             indent = " " * len(indent)
-        rows.append(indent + _SPACED_TAB.sub(" ", body))
+        rows.append(indent + body.replace("\t", " "))
     return "\n".join(rows)
 
 

@@ -93,13 +93,15 @@ def _compose(text: str, problems: list[Problem]) -> tuple[Any, set[int]]:
     loader = yaml.SafeLoader(text)
     try:
         anchors = _check_tokens(text, problems)
-        documents = []
+        documents: list[Any] = []
         while loader.check_node():
             documents.append(loader.get_node())
     except (yaml.YAMLError, ValueError, OverflowError) as e:
-        raise Unreadable([*problems, *explain(e, text)]) from None
+        unseen = {p.line for p in problems}  # a fault on such a line is that character's doing
+        faults = [p for p in explain(e, text) if p.line not in unseen]
+        raise Unreadable([*problems, *faults]) from None
     finally:
-        loader.dispose()  # type: ignore[no-untyped-call]
+        loader.dispose()
     if len(documents) > 1:
         starts = [d.start_mark.line + 1 for d in documents]
         hint = "keep one recipe per file: delete the `---` and what does not belong"
@@ -113,7 +115,7 @@ def _compose(text: str, problems: list[Problem]) -> tuple[Any, set[int]]:
 
 
 def _is_nothing(node: Any) -> bool:
-    return bool(node.id == "scalar" and node.style is None and node.value == "")
+    return bool(node.id == "scalar" and node.style is None and node.value in {"", "~", "null", "Null", "NULL"})
 
 
 def _check_tokens(text: str, problems: list[Problem]) -> set[int]:
@@ -130,6 +132,7 @@ def _check_tokens(text: str, problems: list[Problem]) -> set[int]:
     closing = (yaml.BlockEndToken, yaml.FlowMappingEndToken, yaml.FlowSequenceEndToken)
     tags: list[Problem] = []
     anchors: set[int] = set()
+    scalars = 0
     for token in yaml.scan(text, Loader=yaml.SafeLoader):
         line = token.start_mark.line + 1
         if isinstance(token, opening):
@@ -139,6 +142,11 @@ def _check_tokens(text: str, problems: list[Problem]) -> set[int]:
                 raise Unreadable([*problems, Problem("", f"nested more than {MAX_DEPTH} deep", hint=hint, line=line)])
         elif isinstance(token, closing):
             depth -= 1
+        elif isinstance(token, yaml.ScalarToken):
+            scalars += 1
+            if scalars > 2 * MAX_NODES:
+                message = f"more than {MAX_NODES:,} values"
+                raise Unreadable([*problems, Problem("", message, hint="name data as a file instead", line=line)])
         elif isinstance(token, yaml.AnchorToken):
             anchors.add(line)
         elif isinstance(token, yaml.TagToken):
