@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -181,14 +181,3 @@ def _base_model(training: dict[str, Any], report: Report, *, provider: str | Non
             said = f"`{training['revision_of_model']}` here, `{model.revision}` in base_model"
             report.problem("revision_of_model", f"two revisions: {said}", "keep one")
         training["revision_of_model"] = model.revision
-
-
-def as_plain(recipe: Recipe) -> Mapping[str, Any]:
-    """The resolved recipe as plain data, for `--dry-run` and `--json`."""
-    from dataclasses import asdict
-
-    block = {
-        k: str(v) if k.endswith(("usd", "usd_per_hour")) and v is not None else v
-        for k, v in asdict(recipe.tune).items()
-    }
-    return {"training": dict(recipe.training), "tune": block, "sha256": recipe.sha256, "notices": list(recipe.notices)}
