@@ -29,7 +29,7 @@ class Row:
 
 
 def examples(ref: DatasetRef, base: Path) -> Iterator[Row]:
-    """Every row of one entry, in order; a bad row comes with its problem. RecipeError when the entry itself is wrong."""
+    """Every row of one entry, in order; a bad row brings its problem. RecipeError when the entry itself is wrong."""
     try:
         convert = formats.converter(ref)
         paths = sources.files(ref, base)

@@ -1,4 +1,7 @@
-"""How many optimizer steps a number of rows makes. Arithmetic only."""
+"""How many optimizer steps a number of rows makes. Arithmetic only.
+
+This file, too, is copied as it is beside the training script, so that the steps foretold are the steps made.
+"""
 
 from __future__ import annotations
 
