@@ -1,6 +1,6 @@
 """Which checkpoint to continue from, and which may go. Pure: it is told what the bucket lists, and says what to do.
 
-Two programs use it: the agent for the checkpoints of its own attempt, the orchestrator for those of attempts that ended.
+Two programs use it: the agent for the checkpoints of its own attempt, the orchestrator for those of ended attempts.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ def prune_plan(
 ) -> PrunePlan:
     """What may be deleted of `owned_attempts` while the newest `keep` verified checkpoints stay.
 
-    `manifests` holds the readable ones by key; `verified` are the keys whose every object is known to be stored; `blobs`
-    are the stored blob keys of the owned attempts; `also_named` are blobs that something else needs (the artifact).
+    `manifests` holds the readable ones by key; `verified` are the keys whose every object is known to be stored;
+    `blobs` are the stored blob keys of the owned attempts; `also_named` are those something else needs (the artifact).
     Nothing goes while nothing is verified. An unreadable manifest that stays protects all blobs of its attempt, because
     nobody knows which of them it names. `unnamed_may_go` covers blobs that no manifest ever named: what an upload left
     that was cut short; say False while an upload may be under way.
@@ -141,16 +141,25 @@ def prune_plan(
     staying = [c for c in everything if c not in going]
     return PrunePlan(
         manifests=tuple(c.key for c in sorted(going, key=rank)),
-        blobs=_free_blobs(going, staying, manifests, blobs, frozenset(also_named), owned_attempts, unnamed_may_go),
+        blobs=_free_blobs(
+            blobs,
+            going,
+            staying,
+            manifests=manifests,
+            also_named=also_named,
+            owned_attempts=owned_attempts,
+            unnamed_may_go=unnamed_may_go,
+        ),
     )
 
 
 def _free_blobs(
+    blobs: Iterable[str],
     going: Sequence[Listed],
     staying: Sequence[Listed],
+    *,
     manifests: Mapping[str, CheckpointManifest],
-    blobs: Iterable[str],
-    also_named: frozenset[str],
+    also_named: Collection[str],
     owned_attempts: Collection[int],
     unnamed_may_go: bool,
 ) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ The trainer is any program that keeps to this:
 * A checkpoint is a hard-linked copy in `snapshots/<step>/`, complete before `snapshots/<step>.json` (a Snapshot) is
   renamed into place. The same for `final/` and `final.json`. Nothing else in the work folder is trusted.
 * It saves when `checkpoint_every_s` of monotonic time have passed, when `control/save` appears (and removes it), and at
-  the end. SIGTERM means: save after the current step and leave with EXIT_SAVED. SIGUSR1 means: write every thread's stack
+  the end. SIGTERM means: save after the current step and leave with EXIT_SAVED. SIGUSR1: write every thread's stack
   to stderr.
 """
 
@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import resources
 from typing import Any
 
 EXIT_SAVED = 75  # stopped on request, checkpoint in place (EX_TEMPFAIL)
@@ -61,6 +62,7 @@ class AgentConfig:
     upload_grace_s: float = 86_400.0
     allow_optimizer_reset: bool = False
     bad_loss_logs: int = 3  # so many NaN, infinite or zero losses in a row are a divergence
+    min_free_gb: float = 0.0  # stop below so much free disk, whatever the last checkpoint's size makes of it
     format: int = 1
 
 
@@ -129,3 +131,8 @@ class Snapshot:
     versions: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, float | int | str | None] = field(default_factory=dict)
     format: int = 1
+
+
+def start_command() -> str:
+    """What an instance runs from its first boot on: POSIX sh, needs nothing but `date`, `sleep` and `mkdir`."""
+    return resources.files("orchestrator.agent").joinpath("start.sh").read_text(encoding="utf-8")
