@@ -11,7 +11,7 @@ ACTIVE = (
 )
 NAMES = "names/"  # one small object per run name, create-only: it says which run owns the name
 RUNS = "runs/"
-SWEEP = "sweep/"  # one small object per instance that a sweep has seen and nobody owns; the next sweep may be another computer's
+SWEEP = "sweep/"  # one small object per instance nobody owns; the next sweep may be another computer's
 
 _CHECKPOINT = re.compile(r"^(0|[1-9][0-9]*)-a([1-9][0-9]*)\.json$")
 

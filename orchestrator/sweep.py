@@ -1,8 +1,8 @@
-"""Instances nobody owns, and records nobody backs. Nothing goes on one look: what is seen twice, long enough apart, does."""
+"""Instances nobody owns, and records nobody backs. Nothing goes on one look, only on two that are far enough apart."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -80,7 +80,7 @@ def sweep(
             since, now = _first_seen(context, instance), context.runs.store.now()
             orphan = Orphan(instance, reason, since)
             (condemned if now - since >= patience else report.suspects).append(orphan)
-    _forget_the_gone(context, lists, report)
+    _forget_the_others(context, lists, (*report.suspects, *condemned))
     _note_unbacked(context, lists, report)
     if dry_run:
         report.suspects += condemned
@@ -113,7 +113,8 @@ def sweep_without_storage(
 
 
 def _lists(context: Context, providers: Sequence[str], report: SweepReport) -> dict[str, Sequence[Instance]]:
-    namespace, lists = context.runs.namespace(), {}
+    namespace = context.runs.namespace()
+    lists: dict[str, Sequence[Instance]] = {}
     for name in providers:
         try:
             found = context.bound(name).provider.find(namespace=namespace)
@@ -159,16 +160,16 @@ def _first_seen(context: Context, instance: Instance) -> datetime:
         return store.head(key).modified_at
 
 
-def _forget_the_gone(context: Context, lists: dict[str, Sequence[Instance]], report: SweepReport) -> None:
-    listed = {(name, i.instance_id) for name, instances in lists.items() for i in instances}
-    suspects = {(o.instance.provider, o.instance.instance_id) for o in report.suspects}
+def _forget_the_others(context: Context, lists: Mapping[str, Sequence[Instance]], orphans: Sequence[Orphan]) -> None:
+    """Notes about what is gone, or has an owner again: should it ever lose it, the count starts anew."""
+    kept = {(o.instance.provider, o.instance.instance_id) for o in orphans}
     for info in list(context.runs.store.scan(keys.SWEEP)):
         noted = keys.parse_suspect(info.key)
-        if noted and noted[0] in lists and noted not in listed and noted not in suspects:
+        if noted and noted[0] in lists and noted not in kept:
             context.runs.store.delete(info.key)
 
 
-def _note_unbacked(context: Context, lists: dict[str, Sequence[Instance]], report: SweepReport) -> None:
+def _note_unbacked(context: Context, lists: Mapping[str, Sequence[Instance]], report: SweepReport) -> None:
     for run_id in context.runs.active():
         try:
             run = context.runs.load(run_id).run
