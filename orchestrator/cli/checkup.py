@@ -1,0 +1,186 @@
+"""What can be wrong with a setup, looked at before it costs a night. Used by `tune doctor`."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from orchestrator.errors import AlreadyExists, StorageError, TuneError, UsageError, VersionConflict
+
+if TYPE_CHECKING:
+    from orchestrator.cli.session import Session
+    from orchestrator.storage.base import Store
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+SKEW_S = 60.0  # a clock that wrong makes log lines hard to read; S3 refuses requests from 15 minutes on
+SKEW_REFUSED_S = 900.0
+LITTLE_DISK_GB = 5.0
+OLDEST_PYTHON = (3, 11)
+TRAINING = ("torch", "transformers", "peft", "trl", "accelerate", "datasets", "bitsandbytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    status: str  # ok | warn | fail
+    what: str
+    text: str
+    hint: str = ""
+    exit_code: int = TuneError.exit_code  # of the program, when this is the first failure
+
+
+def check_up(session: Session) -> Iterator[Finding]:
+    """Every check by itself: one that fails does not hide the next. Without settings there is nothing to check."""
+    yield _python()
+    try:
+        settings = session.settings
+    except UsageError as e:
+        yield Finding(FAIL, "config", e.message, e.hint, e.exit_code)
+        return
+    yield Finding(OK, "config", f"{settings.source or 'no file, defaults'}; storage {settings.storage}")
+    for what, check in (
+        ("state", _state_dir),
+        ("storage", _storage),
+        ("clock", _clock),
+        ("providers", _providers),
+        ("trainer", _trainer),
+        ("cron", _cron),
+    ):
+        yield from _guarded(what, check, session)
+
+
+def _guarded(what: str, check: Callable[[Session], Iterator[Finding]], session: Session) -> Iterator[Finding]:
+    try:
+        yield from check(session)
+    except TuneError as e:
+        yield Finding(FAIL, what, e.message, e.hint, e.exit_code)
+
+
+def _python() -> Finding:
+    version = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info[:2] < OLDEST_PYTHON:
+        return Finding(FAIL, "python", f"{version} at {sys.executable}", "tune needs Python 3.11 or newer")
+    return Finding(OK, "python", f"{version} at {sys.executable}")
+
+
+def _state_dir(session: Session) -> Iterator[Finding]:
+    folder = session.settings.state_dir
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".doctor-{secrets.token_hex(4)}"
+        probe.write_bytes(b"")
+        probe.unlink()
+        free_gb = shutil.disk_usage(folder).free / 1e9
+    except OSError as e:
+        yield Finding(FAIL, "state", f"{folder}: {e.strerror}", "set state_dir to a folder that you may write to", 2)
+        return
+    if free_gb < LITTLE_DISK_GB:
+        yield Finding(WARN, "state", f"{folder}: {free_gb:.1f} GB free", "a small model and its checkpoints need more")
+    else:
+        yield Finding(OK, "state", f"{folder}: writable, {free_gb:.0f} GB free")
+
+
+def _storage(session: Session) -> Iterator[Finding]:
+    store = session.runs.store
+    key = f"doctor/{secrets.token_hex(8)}"
+    try:
+        first = store.put_new(key, b"one")
+        second = store.put_if(key, b"two", version=first.version)
+        whole = store.get(key).data == b"two"
+        refuses = _refuses_what_it_must(store, key, stale=first.version)
+        listed = any(info.key == key and info.version == second.version for info in store.scan("doctor/"))
+    finally:
+        store.delete(key)
+    if not whole or not listed:
+        why = "what was written is not read back" if not whole else "what was written is not listed"
+        yield Finding(FAIL, "storage", f"{store.url}: {why}", "this store cannot keep runs", StorageError.exit_code)
+    elif not refuses:
+        yield Finding(
+            FAIL,
+            "storage",
+            f"{store.url}: it ignores conditional writes",
+            "two computers would rent twice; use a store that knows If-None-Match and If-Match",
+            StorageError.exit_code,
+        )
+    else:
+        yield Finding(OK, "storage", f"{store.url}: writes, reads, lists, and refuses stale writes")
+
+
+def _refuses_what_it_must(store: Store, key: str, *, stale: str) -> bool:
+    try:
+        store.put_new(key, b"three")
+    except AlreadyExists:
+        try:
+            store.put_if(key, b"four", version=stale)
+        except VersionConflict:
+            return True
+    return False
+
+
+def _clock(session: Session) -> Iterator[Finding]:
+    skew_s = (session.clock.now() - session.runs.store.now()).total_seconds()
+    text = f"this computer is {abs(skew_s):.0f}s {'ahead of' if skew_s > 0 else 'behind'} the storage"
+    if abs(skew_s) >= SKEW_REFUSED_S:
+        yield Finding(WARN, "clock", text, "set the clock: a bucket refuses requests from so wrong a time")
+    elif abs(skew_s) >= SKEW_S:
+        yield Finding(WARN, "clock", text, "set the clock; runs are not affected, times in messages are")
+    else:
+        yield Finding(OK, "clock", "agrees with the storage")
+
+
+def _providers(session: Session) -> Iterator[Finding]:
+    chosen = session.settings.provider
+    rows = session.provider_rows()
+    for row in rows:
+        mark = " (the default)" if row.name == chosen else ""
+        if row.capabilities:
+            yield Finding(OK, "provider", f"{row.name}{mark}: usable")
+        elif row.name == chosen:
+            yield Finding(FAIL, "provider", f"{row.name}{mark}: {row.reason}", "set provider to another one", 11)
+        else:
+            yield Finding(WARN, "provider", f"{row.name}: {row.reason}")
+    if chosen not in {row.name for row in rows}:
+        yield Finding(
+            FAIL, "provider", f"there is no provider {chosen!r}", "run `tune providers`", UsageError.exit_code
+        )
+
+
+def _trainer(session: Session) -> Iterator[Finding]:
+    """Only who trains on this very machine needs the training stack here."""
+    found = {name: _version(name) for name in TRAINING}
+    missing = [name for name, version in found.items() if not version]
+    if not missing:
+        yield Finding(OK, "trainer", ", ".join(f"{name} {version}" for name, version in found.items()))
+    elif session.settings.provider == "local":
+        hint = "pip install 'spot-tune[local]'"
+        yield Finding(FAIL, "trainer", f"not installed: {', '.join(missing)}; the local provider trains here", hint)
+    else:
+        yield Finding(OK, "trainer", "not installed here, and not needed: instances bring their own")
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _cron(_session: Session) -> Iterator[Finding]:
+    from orchestrator.cli.crontab import active_line
+
+    line = active_line()
+    if line:
+        yield Finding(OK, "cron", line)
+    else:
+        yield Finding(
+            WARN,
+            "cron",
+            "no line reconciles runs: a lost instance waits for you",
+            "run `tune cron print`, then `crontab -e`",
+        )

@@ -1,0 +1,165 @@
+"""One command's hands: the settings, the store, the clock, the printer, and a way to reach every provider."""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.cli import invocation, settings
+from orchestrator.cli.render import Renderer
+from orchestrator.clock import SystemClock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from orchestrator.cli.settings import Settings
+    from orchestrator.clock import Clock
+    from orchestrator.observe import Context
+    from orchestrator.providers.registry import Bound, ProviderSettings, Row
+    from orchestrator.storage.runs import RunStore
+    from orchestrator.sweep import SweepReport
+    from orchestrator.types import Namespace, Run
+
+
+# What a training may need besides the bucket's keys; each goes to an instance only if it is set here.
+PASSED_ON = ("HF_TOKEN", "WANDB_API_KEY")
+BUCKET_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+
+
+class Session:
+    """Everything is opened when it is first needed, so that `tune status` never touches a provider."""
+
+    def __init__(self, *, recipe_storage: str | None = None) -> None:
+        """`recipe_storage`: where a recipe wants its run kept. The command line still wins."""
+        self.render = Renderer.current()
+        self.clock: Clock = SystemClock()
+        self._recipe_storage = recipe_storage
+        self._bound: dict[str, Bound] = {}
+
+    @cached_property
+    def settings(self) -> Settings:
+        common = invocation.current()
+        return settings.load(config=common.config, storage=common.storage or self._recipe_storage)
+
+    @property
+    def storage_is_the_recipes(self) -> bool:
+        """Later commands will not look there by themselves."""
+        return bool(self._recipe_storage) and not invocation.current().storage
+
+    @cached_property
+    def runs(self) -> RunStore:
+        from orchestrator.storage.open import open_store
+        from orchestrator.storage.runs import RunStore
+
+        return RunStore(open_store(self.settings.storage, options=self.settings.storage_options))
+
+    def provider_settings(self, name: str) -> ProviderSettings:
+        from orchestrator.providers.registry import ProviderSettings
+
+        return ProviderSettings(self.settings.state_dir, self.settings.providers.get(name, {}))
+
+    def provider(self, name: str) -> Bound:
+        """The provider of that name, or the error that keeps it from being used."""
+        from orchestrator.providers.registry import get_provider
+
+        if name not in self._bound:
+            self._bound[name] = get_provider(name, settings=self.provider_settings(name))
+        return self._bound[name]
+
+    @cached_property
+    def context(self) -> Context:
+        """The world as a pass sees it."""
+        from orchestrator.bootstrap import local_agent_script
+        from orchestrator.handover import start_command
+        from orchestrator.observe import Context
+
+        self._remember_namespace()
+        return Context(
+            runs=self.runs,
+            bound=self.provider,
+            start_command=start_command(),
+            agent_script=local_agent_script(),
+            secrets=self.secrets(),
+            storage_options=self.settings.storage_options,
+        )
+
+    def sweep(self, *, dry_run: bool = False) -> SweepReport:
+        """Look at every usable provider for what nobody owns."""
+        from orchestrator import sweep
+
+        usable = [row.name for row in self.provider_rows() if row.capabilities]
+        return sweep.sweep(self.context, usable, clock=self.clock, dry_run=dry_run)
+
+    def sweep_without_storage(self, *, consent: bool) -> SweepReport:
+        """End all that carries this computer's memory of the namespace. The bucket is not asked for anything."""
+        from orchestrator import sweep
+
+        usable = [row.name for row in self.provider_rows() if row.capabilities]
+        return sweep.sweep_without_storage(
+            [self.provider(name).provider for name in usable],
+            self.cached_namespace(),
+            clock=self.clock,
+            consent=consent,
+        )
+
+    def cached_namespace(self) -> Namespace:
+        """The namespace of this storage as this computer has seen it last."""
+        from orchestrator.errors import UsageError
+        from orchestrator.types import Namespace
+
+        try:
+            return Namespace(self._namespace_file().read_text().split()[0])
+        except (OSError, IndexError):
+            raise UsageError(
+                f"this computer has never seen the runs in {self.settings.storage}",
+                hint="run this where `tune launch` or `tune reconcile` has run, with the same --config",
+            ) from None
+
+    def _remember_namespace(self) -> None:
+        """For the day when the bucket is gone; without it nobody could tell which instances were ours."""
+        path, namespace = self._namespace_file(), self.runs.namespace()
+        try:
+            if path.exists() and path.read_text().split()[:1] == [namespace]:
+                return
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft = path.with_name(f"{path.name}.{os.getpid()}")
+            draft.write_text(f"{namespace} {self.settings.storage}\n")
+            draft.replace(path)
+        except OSError as e:
+            self.render.note(
+                f"warning: {path} cannot be written ({e.strerror}); `tune sweep --without-storage` will not work"
+            )
+
+    def _namespace_file(self) -> Path:
+        from hashlib import sha256
+
+        name = sha256(self.settings.storage.encode()).hexdigest()[:16]
+        return self.settings.state_dir / "namespaces" / name
+
+    def secrets(self) -> dict[str, str]:
+        """What an instance is given to keep: the bucket's keys when there is a bucket, and what models ask for."""
+        names = PASSED_ON + (BUCKET_KEYS if self.settings.storage.startswith("s3:") else ())
+        return {name: os.environ[name] for name in names if os.environ.get(name)}
+
+    def document(self, run: Run) -> dict[str, Any]:
+        """A run in a list, or as the answer to a command: its record without a look at the instance."""
+        from orchestrator.cli.view import summary
+
+        return summary(run, now=self.runs.store.now())
+
+    @staticmethod
+    def plain(record: object) -> Any:
+        """A stored record as plain JSON data."""
+        from orchestrator import codec
+
+        return json.loads(codec.dump(record))
+
+    def provider_rows(self) -> tuple[Row, ...]:
+        """A row per provider, usable or not, each built with its own options from the config."""
+        from orchestrator.providers.registry import describe, names
+
+        known = {name: describe(settings=self.provider_settings(name)) for name in names()}
+        rows = {row.name: row for name in known for row in known[name] if row.name == name or row.name not in known}
+        return tuple(rows[name] for name in sorted(rows))
