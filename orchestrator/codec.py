@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Hashable
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,7 +18,7 @@ FORMAT = 1
 
 
 @cache
-def _adapter(kind: type[T]) -> TypeAdapter[T]:
+def _adapter(kind: Hashable) -> TypeAdapter[Any]:
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)
@@ -44,8 +45,9 @@ def load(kind: type[T], data: bytes, *, where: str) -> T:
     from pydantic import ValidationError
 
     try:
-        return _adapter(kind).validate_json(data)
+        record: T = _adapter(kind).validate_json(data)
     except ValidationError as e:
         first = e.errors(include_input=False, include_url=False)[0]
         place = ".".join(map(str, first["loc"])) or "record"
         raise RecordCorrupt(f"{where} is not a {kind.__name__}: {place}: {first['msg']}", hint=advice) from None
+    return record
