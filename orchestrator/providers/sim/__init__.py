@@ -5,7 +5,9 @@ Its runs are real in everything but the training: records, checkpoints and artif
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
+from typing import Any
 
 from orchestrator.clock import SystemClock
 from orchestrator.errors import UsageError
@@ -35,11 +37,10 @@ def build(settings: ProviderSettings) -> Bound:
     return Bound(cloud, cloud.connect)
 
 
-def _with_options(climate: Climate, options: object) -> Climate:
-    given = dict(options) if isinstance(options, dict) else {}
+def _with_options(climate: Climate, options: Mapping[str, str]) -> Climate:
     known = {f.name: type(getattr(climate, f.name)) for f in fields(climate) if f.name != "declared_list_lag_s"}
-    changes = {}
-    for key, text in given.items():
+    changes: dict[str, Any] = {}
+    for key, text in options.items():
         if key not in known:
             raise UsageError(f"provider sim has no option {key!r}", hint=f"it has {', '.join(sorted(known))}")
         try:

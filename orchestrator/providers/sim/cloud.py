@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +18,7 @@ from orchestrator.errors import (
     ProviderUnavailable,
     RecordCorrupt,
     RemoteError,
+    StorageError,
 )
 from orchestrator.providers.base import Capabilities
 from orchestrator.providers.sim.agent import Agent, Bucket, job_of
@@ -35,6 +35,8 @@ from orchestrator.types import (
     Token,
     parse_token,
 )
+
+REMEMBERED_S = 86_400.0
 
 
 class SimCloud:
@@ -173,6 +175,8 @@ class SimCloud:
         for box in self._state.boxes:
             if not box.is_gone:
                 self._advance(box, now_s)
+        if self._path is not None:  # a shared cloud lives for months; of what is long gone nobody asks
+            self._state.boxes = [b for b in self._state.boxes if b.gone_s is None or now_s - b.gone_s < REMEMBERED_S]
 
     def _advance(self, box: Box, now_s: float) -> None:
         """What the start command, the agent and the marketplace have done to one instance since the last look."""
@@ -184,9 +188,9 @@ class SimCloud:
             box.job = box.job or job_of(box, now_s)
             if box.job is not None:
                 can_write = not box.partitioned and not self._state.weather.bucket_down
-                Agent(box, box.job, self.climate, self._open_bucket(box.job.storage_url), now_s).tick(
-                    can_write=can_write
-                )
+                agent = Agent(box, box.job, self.climate, self._open_bucket(box.job.storage_url), now_s)
+                with contextlib.suppress(StorageError):  # like the real agent, it tries again later
+                    agent.tick(can_write=can_write)
                 if box.job.ended and self.climate.ends_itself:
                     box.gone_s = now_s
         elif box.job is not None:
@@ -235,7 +239,7 @@ class SimCloud:
             return
         part = self._path.with_suffix(".part")
         part.write_bytes(codec.dump(self._state))
-        os.replace(part, self._path)
+        part.replace(self._path)
 
 
 class SimRemote:
