@@ -4,9 +4,8 @@ Run with the interpreter of an environment that has the version to read (it need
 
     python scripts/axolotl_keys.py configs/axolotl_keys.json
 
-A shape says what a key may hold: "is" (bool int float str list map any), "choices" of a text, "or_match" (a
-pattern that a text may follow instead), "min"/"above"/"max", "items" of a list, "keys" of a map with known keys, "values" of any
-other map.
+A shape says what a key may hold: "is" (bool int float str list map any), "choices" of a text, "or_match" (a pattern it
+may follow instead), "min"/"above"/"max", "items" of a list, "keys" of a map with known keys, "values" of any other map.
 """
 
 import enum
@@ -149,9 +148,9 @@ def main(target: str) -> None:
     table["attn_implementation"] = {"is": ["str"], "choices": sorted(enums.CANONICAL_ATTN_IMPLS), "or_match": "/"}
     version = metadata.version("axolotl")
     document = {
-        "comment": f"The keys of Axolotl {version} (AxolotlInputConfig; axolotl on PyPI, Apache-2.0) with the optimizer "
-        f"and scheduler names of transformers {metadata.version('transformers')} (Apache-2.0). Names and types only. "
-        "Written by: python scripts/axolotl_keys.py configs/axolotl_keys.json",
+        "comment": f"The keys of Axolotl {version} (AxolotlInputConfig; axolotl on PyPI, Apache-2.0) with the names of "
+        f"optimizers and schedulers in transformers {metadata.version('transformers')} (Apache-2.0). Names and types "
+        "only. Written by: python scripts/axolotl_keys.py configs/axolotl_keys.json",
         "axolotl": version,
         "keys": table,
         "plugins": plugins(),
