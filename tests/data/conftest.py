@@ -99,12 +99,12 @@ def recipe(tmp_path: Path) -> MakeRecipe:
     """A recipe over rows (or raw bytes) that are written beside it; keywords of `tune` and of training alike."""
 
     def make(
-        rows: Iterable[object] | bytes = (), *, type: str | None = "chat_template", ref: Any = None, **keys: Any
+        rows: Iterable[object] | bytes = (), *, kind: str | None = "chat_template", ref: Any = None, **keys: Any
     ) -> Recipe:
         path = tmp_path / "rows.jsonl"
         if not isinstance(ref, tuple):
             path.write_bytes(rows if isinstance(rows, bytes) else as_jsonl(rows))
-            ref = (DatasetRef(path="rows.jsonl", type=type, line=3, **(ref or {})),)
+            ref = (DatasetRef(path="rows.jsonl", type=kind, line=3, **(ref or {})),)
         block = {key: keys.pop(key) for key in ("allow_drop", "trainer", "gpu_count") if key in keys}
         training = {"sequence_len": 64, **keys}
         return Recipe(tmp_path / "recipe.yaml", b"", "", training, TuneBlock(**{"trainer": "trl", **block}), ref)

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from orchestrator.recipe import readers
 from tests.data.conftest import FIXTURES, as_jsonl
 
-QUICK = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.floats(allow_nan=False, allow_infinity=False) | st.text(st.characters(exclude_categories=("Cs",))),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters(exclude_categories=("Cs",)), max_size=4), inner, max_size=3),
@@ -36,7 +38,10 @@ def values(found: list[readers.RawRow]) -> list[Any]:
 
 
 @QUICK
-@given(data=st.binary(max_size=200) | st.text('{}[]",:\\ \n\r\t0123456789.eE-abntrufls\ufeff', max_size=120).map(str.encode))
+@given(
+    data=st.binary(max_size=200)
+    | st.text('{}[]",:\\ \n\r\t0123456789.eE-abntrufls\ufeff', max_size=120).map(str.encode)
+)
 def test_no_bytes_make_a_reader_raise(tmp_path: Path, data: bytes) -> None:
     for name in ("a.jsonl", "a.json", "a.parquet", "a.txt", "a.jsonl.gz"):
         found = read(tmp_path, data, name)
@@ -178,7 +183,9 @@ def test_parquet_without_its_library_says_what_to_install(tmp_path: Path) -> Non
         "from orchestrator.recipe import readers\n"
         "print([str(row.fault) for row in readers.read(pathlib.Path(sys.argv[1]))])"
     )
-    ran = subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.parquet")], capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "a.parquet")], capture_output=True, text=True, check=True
+    )
     assert "needs pyarrow" in ran.stdout
     assert "pip install" in ran.stdout
 
@@ -198,7 +205,9 @@ def test_memory_stays_bounded_on_a_large_file(tmp_path: Path, layout: str) -> No
     assert peak < 2 << 20  # of a file of 20 MB
 
 
-@pytest.mark.parametrize("name", ["data-alpaca.jsonl", "data-alpaca-bom.jsonl", "data-alpaca-blank-lines.jsonl", "data-array.jsonl"])
+@pytest.mark.parametrize(
+    "name", ["data-alpaca.jsonl", "data-alpaca-bom.jsonl", "data-alpaca-blank-lines.jsonl", "data-array.jsonl"]
+)
 def test_the_same_twenty_rows_in_four_layouts(name: str) -> None:
     found = values(list(readers.read(FIXTURES / name)))
     assert found == [{"instruction": f"Add {i} and {i}", "input": "", "output": str(2 * i)} for i in range(1, 21)]

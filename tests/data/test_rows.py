@@ -226,6 +226,7 @@ def test_prepare_yields_what_the_check_counts_across_batches(tokenizer: Any) -> 
     assert {tuple(row.input_ids) for row in prepared} == {tuple(encode({"text": "Paris"}, tokenizer).input_ids)}
 
 
+@QUICK
 @given(count=st.integers(0, 300), share=st.floats(0, 0.99), seed=st.integers(0, 9))
 def test_rows_held_out_are_drawn_by_seed_and_rounded_up(count: int, share: float, seed: int) -> None:
     kept_out = rows.hold_out(count, share, seed)
@@ -238,5 +239,7 @@ def test_rows_held_out_are_drawn_by_seed_and_rounded_up(count: int, share: float
 def test_the_file_needs_nothing_but_the_standard_library() -> None:
     source = Path(rows.__file__)
     code = "import sys; sys.path[:0] = [sys.argv[1]]; import rows, steps; print(sorted(set(sys.modules) & {'orchestrator', 'transformers'}))"
-    ran = subprocess.run([sys.executable, "-I", "-S", "-c", code, str(source.parent)], capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code, str(source.parent)], capture_output=True, text=True, check=True
+    )
     assert ran.stdout.strip() == "[]"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.recipe import steps
@@ -26,6 +26,7 @@ def counted(sequences: int, micro: int, accumulate: int, epochs: int, world: int
     return taken
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 200), st.integers(1, 9), st.integers(1, 9), st.integers(1, 4), st.integers(1, 4))
 def test_steps_equal_a_loop_that_counts_them(n: int, micro: int, accumulate: int, epochs: int, world: int) -> None:
     found = steps.optimizer_steps(
@@ -47,6 +48,7 @@ def test_incomplete_batches_are_left_out_where_the_trainer_does() -> None:
     assert steps.optimizer_steps(1, drop_last=True, **sizes) == 0
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.integers(0, 40), max_size=60), st.integers(1, 32))
 def test_packing_wastes_less_than_half_and_loses_nothing(lengths: list[int], capacity: int) -> None:
     bins = steps.packed(lengths, capacity)
