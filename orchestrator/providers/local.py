@@ -245,8 +245,11 @@ class LocalProvider:
 
     def _end_without_host(self, folder: Path, wish: str) -> None:
         with layout.sole_killer(folder) as alone:
-            if not alone or not processes.end_all(lambda: layout.members(folder), clock=self._clock):
-                return  # somebody else is at it, or somebody will not die: accepted, and still listed
+            if not alone:
+                return  # accepted: somebody else is at it
+            layout.request(folder, layout.ENDING)
+            if not processes.end_all(lambda: layout.members(folder), clock=self._clock):
+                return  # accepted, and still listed: somebody will not die yet
             if reason := layout.WISHES[wish]:
                 layout.halt(folder, reason)
             else:
@@ -272,7 +275,7 @@ class LocalProvider:
         return self._instance(folder, record, state) if folder.is_dir() else None
 
     def _instance(self, folder: Path, record: layout.Record, state: InstanceState) -> Instance:
-        places = {"home": layout.HOME, "boot": layout.BOOT, "alive": layout.ALIVE, "stopped": layout.STOPPED}
+        places = {"home": layout.HOME, "boot": layout.BOOT, "alive": layout.ALIVE, "ending": layout.ENDING}
         return Instance(
             instance_id=InstanceId(folder.name),
             token=record.token,
@@ -331,7 +334,7 @@ def _environment(folder: Path, wanted: Mapping[str, str]) -> dict[str, str]:
 
 
 def start_host(folder: Path, lock_fd: int, timeout_s: float) -> None:
-    """Start the host of an instance. It leaves our session and our family at once, so that no signal meant for us reaches it."""
+    """Start the host of an instance. It leaves our session and family at once: no signal meant for us reaches it."""
     with (folder / layout.HOST_LOG).open("ab") as log:
         subprocess.run(
             local_host.command(folder, lock_fd),

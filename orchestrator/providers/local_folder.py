@@ -8,6 +8,7 @@
         host.json       identity of the host, written by the host
         members.json    identities of the processes inside, for the case that the host is killed
         end, terminate, vanish, outbid, stop    requests (WISHES); `end` is how the instance asks for its own end
+        ending          its processes are being ended, or have been: nothing may be started inside any more
         stopped.json    why it computes nothing any more
         home/ user/ tmp/    TUNE_HOME, HOME, TMPDIR of the instance
         console.log host.log
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from orchestrator.clock import Clock
 
 RECORD, BOOT, ALIVE, KILL = "instance.json", "boot.json", "alive.lock", "kill.lock"
-HOST, MEMBERS, STOPPED = "host.json", "members.json", "stopped.json"
+HOST, MEMBERS, ENDING, STOPPED = "host.json", "members.json", "ending", "stopped.json"
 HOME, USER, TMP = "home", "user", "tmp"
 CONSOLE, HOST_LOG = "console.log", "host.log"
 END, TERMINATE, VANISH, OUTBID, STOP = "end", "terminate", "vanish", "outbid", "stop"
@@ -100,7 +101,7 @@ def sync(folder: Path) -> None:
 
 
 def request(folder: Path, wish: str) -> None:
-    """Ask once: an earlier request of the same kind keeps its time. FileNotFoundError when the instance is gone."""
+    """Ask (or, with ENDING, tell). An earlier one keeps its time. FileNotFoundError when the instance is gone."""
     with contextlib.suppress(FileExistsError):
         os.close(os.open(folder / wish, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 

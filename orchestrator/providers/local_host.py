@@ -125,6 +125,8 @@ class Host:
         return True
 
     def _end_everybody(self) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            layout.request(self._folder, layout.ENDING)  # before the first look: what starts later sees it and leaves
         ended = processes.end_all(self._members, clock=self._clock)
         self._reap()
         return ended

@@ -34,10 +34,10 @@ class LocalRemote:
     """One local instance, reachable as long as its host lives."""
 
     def __init__(self, address: Mapping[str, str], *, clock: Clock | None = None) -> None:
-        """`address`: paths of the tune home, the boot file, the lock of the living, and the mark of the stopped."""
+        """`address`: paths of the tune home, the boot file, the lock of the living, and the mark of the ending."""
         try:
-            self._home, self._boot, self._alive, self._stopped = (
-                Path(address[name]) for name in ("home", "boot", "alive", "stopped")
+            self._home, self._boot, self._alive, self._ending = (
+                Path(address[name]) for name in ("home", "boot", "alive", "ending")
             )
         except KeyError as e:
             raise RemoteError(f"not the address of a local instance: {e} is missing") from None
@@ -66,6 +66,7 @@ class LocalRemote:
             raise RemoteError(f"cannot run {list(argv)[:1]}: {e}") from e
         with child:
             try:
+                self._require_life()  # again: whoever ends the instance sees this program, or we see the end
                 out, err = child.communicate(timeout=timeout_s)
             except subprocess.TimeoutExpired:
                 self._end(child, mark)
@@ -116,7 +117,7 @@ class LocalRemote:
 
     def _require_life(self) -> None:
         try:
-            lives = processes.lock_is_held(self._alive) and not self._stopped.exists()
+            lives = processes.lock_is_held(self._alive) and not self._ending.exists()
         except OSError as e:
             raise RemoteError(f"cannot look at the instance: {e}") from e
         if not lives:

@@ -6,13 +6,16 @@ import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
+
 from orchestrator.clock import SystemClock
 from orchestrator.errors import InstanceNotFound
+from orchestrator.processes import HOST_MARKER
 from orchestrator.providers.local import LocalProvider, start_host
 from orchestrator.types import Instance, InstanceId, InstanceState, LaunchSpec, Requirements, Token
 from tests.support.processes import assert_nothing_left, living
 
-HOSTILE = "st'ate $(touch p) \"dir\"\n#ü"
+HOSTILE = 'st\'ate $(touch p) "dir"\n#ü'
 
 
 class LocalWorld:
@@ -85,6 +88,10 @@ class LocalWorld:
     def home(self, instance: Instance) -> Path:
         return Path(instance.address["home"])
 
+    def provider_hosts(self) -> list[psutil.Process]:
+        """The host processes of every instance of this world."""
+        return [p for p in living(self.under) if HOST_MARKER in p.environ()]
+
     def end(self, instance: Instance) -> None:
         """Terminate until it is gone."""
 
@@ -105,4 +112,3 @@ class LocalWorld:
         self.wait(lambda: not living(self.under), 5)  # a host takes a moment to leave after its instance
         assert_nothing_left(self.under)
         assert [folder.name for folder in self.folders if not folder.name.startswith(".new-")] == []
-        assert not Path("p").exists(), "a path was read as a command"
