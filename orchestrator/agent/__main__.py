@@ -30,10 +30,9 @@ EXIT_LOCKED = 73  # another agent is at work on this instance
 class _Covering(logging.Formatter):
     """No secret reaches the agent's own log either, tracebacks included."""
 
-    converter = time.gmtime
-
     def __init__(self, redactor: Redactor) -> None:
         super().__init__("%(asctime)sZ %(levelname)s %(message)s", datefmt="%Y-%m-%dT%H:%M:%S")
+        self.converter = time.gmtime
         self._redactor = redactor
 
     def format(self, record: logging.LogRecord) -> str:

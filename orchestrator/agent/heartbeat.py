@@ -59,7 +59,7 @@ class Pulse(threading.Thread):
         self._sync = sync
         self._redactor = redactor
         self._clock = clock
-        self._seq = int(read_json(home.counters).get("seq", 0))
+        self._seq = int(read_json(home.pulse).get("seq", 0))
         self._found_last = False
         self._finish = threading.Event()
         self._wake = threading.Event()
@@ -96,8 +96,7 @@ class Pulse(threading.Thread):
             data = codec.dump(self._compose())
             write_atomically(self._home.last_heartbeat, data)
             self._bucket.store.put(keys.heartbeat(self._bucket.config.run_id, self._bucket.config.attempt), data)
-            counters = read_json(self._home.counters)
-            write_json(self._home.counters, {**counters, "seq": self._seq})
+            write_json(self._home.pulse, {"seq": self._seq})
         except StorageError as e:
             _log.warning("heartbeat not stored: %s", e)
         except Exception:

@@ -125,6 +125,11 @@ class Home:
         return self.state / "counters.json"
 
     @property
+    def pulse(self) -> Path:
+        """How often the heart has beaten; a file of its own, because another thread writes it."""
+        return self.state / "pulse.json"
+
+    @property
     def trainer(self) -> Path:
         """The last trainer start: what it was given, and who it is."""
         return self.state / "trainer.json"

@@ -45,9 +45,9 @@ def look(pid: int) -> Process | None:
         return None
     # The name stands in brackets and may hold anything, brackets and spaces included.
     fields = stat[stat.rfind(")") + 2 :].split()
-    state = fields[0]
-    if state in {"Z", "X"}:
+    if len(fields) < 20 or fields[0] in {"Z", "X"}:
         return None
+    state = fields[0]
     return Process(pid, int(fields[1]), int(fields[3]), int(fields[19]), state)
 
 
@@ -66,7 +66,7 @@ def carries(pid: int, marker: str) -> bool:
         environment = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return False
-    return f"{MARKER}={marker}".encode() in environment.split(b"\0")
+    return os.fsencode(f"{MARKER}={marker}") in environment.split(b"\0")
 
 
 def members(session: int, marker: str) -> list[Process]:
