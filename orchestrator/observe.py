@@ -23,6 +23,7 @@ from orchestrator.types import (
     Instance,
     InstanceId,
     InstanceState,
+    Namespace,
     Phase,
     Run,
     parse_token,
@@ -61,21 +62,17 @@ class Listing:
 
     def of(self, run: Run) -> tuple[datetime, tuple[Instance, ...] | None]:
         """When the list was asked for, and the run's instances in it; None without a complete list."""
-        at, instances = self.all(run.provider)
+        now = self._context.runs.store.now()
+        taken = self._taken.get(run.provider)
+        if taken is None or now - taken[0] > timedelta(seconds=LISTING_FRESH_S):
+            taken = (now, self._ask(run.provider, run.namespace))
+            self._taken[run.provider] = taken
+        at, instances = taken
         return at, None if instances is None else tuple(i for i in instances if _is_of(run, i))
 
-    def all(self, provider: str) -> tuple[datetime, Sequence[Instance] | None]:
-        """When the list was asked for, and all of it."""
-        now = self._context.runs.store.now()
-        taken = self._taken.get(provider)
-        if taken is None or now - taken[0] > timedelta(seconds=LISTING_FRESH_S):
-            taken = (now, self._ask(provider))
-            self._taken[provider] = taken
-        return taken
-
-    def _ask(self, provider: str) -> Sequence[Instance] | None:
+    def _ask(self, provider: str, namespace: Namespace) -> Sequence[Instance] | None:
         try:
-            found = self._context.bound(provider).provider.find(namespace=self._context.runs.namespace())
+            found = self._context.bound(provider).provider.find(namespace=namespace)
         except ProviderError as e:
             self.trouble[provider] = f"{provider} does not list its instances: {e.message}"
             return None

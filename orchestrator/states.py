@@ -211,7 +211,7 @@ def _kill(case: _Case, events: tuple[str, ...] = ()) -> Step:
         replace(a, terminate_asked_at=case.now) if a.instance_id in ids and a.terminate_asked_at is None else a
         for a in case.run.attempts
     )
-    return Step(replace(case.run, attempts=attempts), kill=ids, events=events, wait_s=5 if ids else 1)
+    return Step(replace(case.run, attempts=attempts), kill=ids, events=events, wait_s=5 if ids or case.seen.listed is None else 1)
 
 
 def _terminating(case: _Case) -> Step:

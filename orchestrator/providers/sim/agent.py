@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Protocol
 
 from orchestrator import codec, keys
@@ -18,7 +19,7 @@ from orchestrator.types import (
     ExitRecord,
     Heartbeat,
     Outcome,
-    Run,
+    Phase,
     StoredFile,
 )
 
@@ -42,7 +43,10 @@ class Agent:
 
     def __init__(self, box: Box, job: Job, climate: Climate, bucket: Bucket, now_s: float) -> None:
         self._box, self._job, self._climate, self._bucket, self._now_s = box, job, climate, bucket, now_s
-        self._config = codec.load(AgentConfig, box.files["agent.json"].encode(), where="agent.json")
+
+    @cached_property
+    def _config(self) -> AgentConfig:
+        return codec.load(AgentConfig, self._box.files["agent.json"].encode(), where="agent.json")
 
     def tick(self, *, can_write: bool) -> None:
         """Train on, and tell the bucket when it can be reached."""
@@ -71,9 +75,10 @@ class Agent:
             data = self._bucket.get(keys.record(job.run_id)).data
         except ObjectNotFound:
             return False
-        run = codec.load(Run, data, where="run.json")
-        job.asked_to_save = run.request == "save_and_exit"
-        return bool(run.attempts) and run.attempts[-1].number == job.attempt and not run.phase.is_terminal
+        run = json.loads(data)  # read so often that checking it each time would be most of the simulation's work
+        job.asked_to_save = run["request"] == "save_and_exit"
+        newest = run["attempts"][-1]["number"] if run["attempts"] else 0
+        return newest == job.attempt and not Phase(run["phase"]).is_terminal
 
     def _restore(self) -> None:
         job, found = self._job, []

@@ -1,0 +1,190 @@
+"""Every side effect of an orchestrator, one after the other, as the moment when something else happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from orchestrator.errors import TuneError
+from orchestrator.types import Limits, Outcome, Phase
+from tests.sim.world import QUICK, Broken, Killed, Product, World
+
+SHORT = replace(QUICK, total_steps=10, checkpoint_steps=2)  # five minutes of training
+AT_MOST_PASSES = 300
+STEP_S = 20.0  # between passes
+LOST_TIME_S = 700.0  # an absence to be proved, a claim to run out, and a little work to be done again
+
+Happening = Callable[[World], None]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A run's story, told without interruptions."""
+
+    name: str
+    ends: Phase = Phase.SUCCEEDED
+    creates: tuple[str, ...] = ()
+    later: tuple[tuple[float, Happening], ...] = ()
+
+
+SCENARIOS = (
+    Scenario("fair"),
+    Scenario("lost reply, then outbid", creates=("lost",), later=((300, World.outbid),)),
+    Scenario("refused, unclear, then taken away", creates=("refused", "never"), later=((420, World.vanish),)),
+    Scenario("stopped", Phase.CANCELLED, later=((200, World.stop),)),
+    Scenario("recipe fails", Phase.FAILED, later=((200, lambda w: w.fail(Outcome.USER_ERROR)),)),
+)
+
+
+@dataclass
+class Interruption:
+    """What happens at one moment, and which ends are right after it."""
+
+    name: str
+    happens: Happening
+    ends: tuple[Phase, ...] = ()  # besides the scenario's own
+    is_end_of_work: bool = False  # the recipe exits 0 here, if it was running at all
+    heals_after_s: float | None = None
+    overtakes: bool = False  # long enough for others to move the run while a create is on its way
+
+
+def _die(_: World) -> None:
+    raise Killed
+
+
+def _second(world: World) -> None:
+    for _ in range(2):
+        world.one_pass()
+
+
+def _second_after_a_nap(world: World) -> None:
+    for _ in range(6):
+        world.advance(40)
+        world.one_pass()
+
+
+def _finish_then(happening: Happening) -> Happening:
+    def both(world: World) -> None:
+        world.finish()
+        happening(world)
+
+    return both
+
+
+def _cut_off_then_finish(world: World) -> None:
+    world.partition()
+    world.finish()
+
+
+def _api_down(world: World) -> None:
+    world.weather(api_down=True)
+
+
+INTERRUPTIONS = (
+    Interruption("the orchestrator dies", _die),
+    Interruption("a second orchestrator passes", _second),
+    Interruption("the computer sleeps while others go on", _second_after_a_nap, overtakes=True),
+    Interruption("the user says stop", World.stop, (Phase.CANCELLED, Phase.SUCCEEDED)),
+    Interruption("the user says stop now", lambda w: w.stop(at_once=True), (Phase.CANCELLED, Phase.SUCCEEDED)),
+    Interruption("done, then partitioned", _finish_then(World.partition), is_end_of_work=True, heals_after_s=200),
+    Interruption("done, then outbid", _finish_then(World.outbid), is_end_of_work=True),
+    Interruption("done while partitioned", _cut_off_then_finish, heals_after_s=200),
+    Interruption("the marketplace is down", _api_down, heals_after_s=300),
+    Interruption("taken away", World.vanish),
+)
+
+
+@dataclass
+class Story:
+    """One scenario, played in one world."""
+
+    scenario: Scenario
+    product: Product = field(default_factory=Product)
+
+    def __post_init__(self) -> None:
+        self.world = World(self.product, SHORT, Limits(max_attempts=4))
+        self.world.weather(creates=list(self.scenario.creates))
+        self.later = list(self.scenario.later)
+
+    def play(self, tap: Callable[[str, str], None] = lambda _when, _what: None) -> World:
+        """To the end, whatever `tap` does on the way."""
+        world = self.world
+        for _ in range(AT_MOST_PASSES):
+            if world.run.phase.is_terminal:
+                return world
+            while self.later and world.now_s >= self.later[0][0]:
+                self.later.pop(0)[1](world)
+            try:
+                world.one_pass(tap)
+            except Killed:
+                world.check()
+            world.advance(STEP_S if world.wait_s > 2 else max(1.0, world.wait_s))
+        raise Broken(f"no end: {world.run.phase} after {world.events[-6:]}, {world.errors[-1:]}")
+
+
+def moments(scenario: Scenario, product: Product) -> tuple[int, float]:
+    """How many moments the uninterrupted story has, and how long it takes."""
+    count = 0
+
+    def tap(_when: str, _what: str) -> None:
+        nonlocal count
+        count += 1
+
+    world = Story(scenario, product).play(tap)
+    if world.run.phase is not scenario.ends:
+        raise Broken(f"{scenario.name}: ends {world.run.phase} ({world.run.reason})")
+    return count, world.now_s
+
+
+def interrupted(scenario: Scenario, interruption: Interruption, moment: int, product: Product) -> World:
+    """The story with one interruption at one moment."""
+    story, seen = Story(scenario, product), 0
+    was_at_work = False
+
+    def tap(_when: str, _what: str) -> None:
+        nonlocal seen, was_at_work
+        seen += 1
+        if seen != moment + 1:
+            return
+        world = story.world
+        box = world.box()
+        was_at_work = box is not None and box.is_up(world.clock.now().timestamp()) and box.job is not None and box.job.restored
+        world.tolerates_superseded = interruption.overtakes
+        if interruption.heals_after_s is not None:
+            story.later.append((world.now_s + interruption.heals_after_s, World.fair))
+            story.later.sort(key=lambda due: due[0])
+        interruption.happens(world)
+
+    world = story.play(tap)
+    allowed = {scenario.ends, *interruption.ends}
+    if interruption.is_end_of_work and was_at_work and world.done_at is not None:
+        allowed = {Phase.SUCCEEDED}
+    elif interruption.name.startswith("done") or (scenario.ends is not Phase.SUCCEEDED and not interruption.ends):
+        allowed |= {Phase.SUCCEEDED}
+    if world.run.phase not in allowed:
+        raise Broken(f"ends {world.run.phase} ({world.run.reason}) instead of {allowed}")
+    return world
+
+
+def plan(product: Product, *, every: int = 1) -> Iterator[tuple[Scenario, Interruption, int, float]]:
+    """Scenario, interruption, moment, and when the story must be over at the latest."""
+    for scenario in SCENARIOS:
+        count, length_s = moments(scenario, product)
+        for interruption in INTERRUPTIONS:
+            extra = LOST_TIME_S + (interruption.heals_after_s or 0) + (300 if interruption.overtakes else 0)
+            for moment in range(0, count, every):
+                yield scenario, interruption, moment, length_s + extra
+
+
+def try_all(product: Product, *, every: int = 1) -> int:
+    """Play every story; raises Broken with the first promise that does not hold."""
+    played = 0
+    for scenario, interruption, moment, latest_s in plan(product, every=every):
+        try:
+            world = interrupted(scenario, interruption, moment, product)
+            if world.now_s > latest_s:
+                raise Broken(f"took {world.now_s:.0f} s instead of {latest_s:.0f}")
+        except (Broken, TuneError) as e:
+            raise Broken(f"{scenario.name} / {interruption.name} at moment {moment}: {e}") from e
+        played += 1
+    return played
