@@ -92,7 +92,9 @@ class LocalStore:
 
     def upload(self, key: str, path: Path, *, progress: Progress | None = None) -> ObjectInfo:
         def copy(file: Unfinished) -> None:
-            with path.open("rb") as source:
+            with translated(f"read {path}"):
+                source = path.open("rb")
+            with source:
                 while chunk := source.read(CHUNK_BYTES):
                     file.write(chunk)
                     if progress:
@@ -131,7 +133,8 @@ class LocalStore:
                     os.unlink(path)
                 except (FileNotFoundError, NotADirectoryError):
                     return
-                sync_folder(os.path.dirname(path))
+                with suppress(FileNotFoundError):  # emptied and removed by another delete already
+                    sync_folder(os.path.dirname(path))
                 self._remove_empty_folders(os.path.dirname(path))
 
     def now(self) -> datetime:

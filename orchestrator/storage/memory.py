@@ -14,6 +14,7 @@ from typing import Protocol
 from orchestrator.errors import AlreadyExists, ObjectNotFound, VersionConflict
 from orchestrator.storage.base import Fetched, ObjectInfo, Progress
 from orchestrator.storage.keyrules import checked_folder, checked_key, checked_prefix
+from orchestrator.storage.oserrors import translated
 
 Fault = Callable[[str, str], None]
 """Called with (`put`, key) before an operation and (`put.done`, key) after it; whatever it raises, the caller gets."""
@@ -67,7 +68,8 @@ class MemoryStore:
             return self._write(key, data)
 
     def upload(self, key: str, path: Path, *, progress: Progress | None = None) -> ObjectInfo:
-        data = path.read_bytes()
+        with translated(f"read {path}"):
+            data = path.read_bytes()
         with self._operation("upload", checked_key(key)):
             if progress:
                 progress(len(data))

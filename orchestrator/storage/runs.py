@@ -17,6 +17,7 @@ from orchestrator.errors import (
     RecordCorrupt,
     RunConflict,
     RunNotFound,
+    StorageDenied,
     StorageUnavailable,
     UsageError,
     VersionConflict,
@@ -80,11 +81,12 @@ class RunStore:
 
     The `active/` marker of a run is there whenever its record is not terminal: it is put before the record becomes so
     and removed after the record has ceased to be. A crash in between leaves a marker too many, never one too few;
-    `settle` removes it.
+    `settle` removes it. `warnings` collects what could not be tidied up.
     """
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        self.warnings: list[str] = []
         self._namespace: Namespace | None = None
 
     def namespace(self) -> Namespace:
@@ -251,7 +253,11 @@ class RunStore:
 
     def _unmark(self, run_id: RunId) -> bool:
         """Remove the marker of a terminal run; True unless someone re-opened the run in that very moment."""
-        self.store.delete(keys.active(run_id))
+        try:
+            self.store.delete(keys.active(run_id))
+        except StorageDenied as e:  # the run is over all the same; its marker costs one look per pass
+            self.warnings.append(f"the marker of run {run_id} stays: {e}")
+            return True
         if self.load(run_id).run.phase.is_terminal:
             return True
         self._mark(run_id)

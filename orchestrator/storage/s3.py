@@ -24,7 +24,7 @@ from orchestrator.storage import s3errors
 from orchestrator.storage.base import Fetched, ObjectInfo, Progress
 from orchestrator.storage.keyrules import MAX_KEY_BYTES, checked_folder, checked_key, checked_prefix
 from orchestrator.storage.oserrors import translated
-from orchestrator.storage.s3client import ATTEMPTS, Answer, Connection
+from orchestrator.storage.s3client import ATTEMPTS, READ_TIMEOUT_S, Answer, Connection
 from orchestrator.storage.s3parts import Section, part_plan
 from orchestrator.storage.s3upload import Multipart
 from orchestrator.storage.temporary import CHUNK_BYTES, Unfinished, whole
@@ -44,12 +44,21 @@ class S3Store:
     """
 
     def __init__(
-        self, bucket: str, prefix: str = "", *, options: Mapping[str, str] | None = None, clock: Clock | None = None
+        self,
+        bucket: str,
+        prefix: str = "",
+        *,
+        options: Mapping[str, str] | None = None,
+        clock: Clock | None = None,
+        read_timeout_s: float = READ_TIMEOUT_S,
     ) -> None:
         self._location = Location(bucket, prefix)
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
-        self._connection = Connection(bucket, self.url, options=options or {}, clock=clock or SystemClock())
+        self.options = dict(options or {})
+        self._connection = Connection(
+            bucket, self.url, options=self.options, clock=clock or SystemClock(), read_timeout_s=read_timeout_s
+        )
         self._multipart = Multipart(self._connection, bucket, self._prefix, self.now)
 
     @property

@@ -25,7 +25,7 @@ T = TypeVar("T")
 ATTEMPTS = 5  # the first try included
 _FIRST_WAIT_S = 0.5  # doubled each time, and drawn between half and whole so that many clients spread out
 _CONNECT_TIMEOUT_S = 10
-_READ_TIMEOUT_S = 60  # between two bytes; a stalled transfer is an error well before two minutes
+READ_TIMEOUT_S = 60.0  # between two bytes; a stalled transfer is an error well before two minutes
 _CONNECTIONS = 16
 OPTIONS = ("endpoint_url", "region", "addressing_style", "profile")
 
@@ -40,7 +40,9 @@ class Answer:
 class Connection:
     """Calls with bounded retries. The only place that waits, and the only one that asks for credentials."""
 
-    def __init__(self, bucket: str, where: str, *, options: Mapping[str, str], clock: Clock) -> None:
+    def __init__(
+        self, bucket: str, where: str, *, options: Mapping[str, str], clock: Clock, read_timeout_s: float
+    ) -> None:
         unknown = sorted(set(options) - set(OPTIONS))
         if unknown:
             raise StorageError(
@@ -50,6 +52,7 @@ class Connection:
         self._where = where
         self._options = options
         self._clock = clock
+        self._read_timeout_s = read_timeout_s
         self._lock = Lock()
         self._current: S3Client | None = None
 
@@ -98,7 +101,7 @@ class Connection:
 
         sdk_log = logging.getLogger("botocore")
         if sdk_log.level == logging.NOTSET:
-            sdk_log.setLevel(logging.INFO)  # at DEBUG it writes signed requests and session tokens
+            sdk_log.setLevel(logging.WARNING)  # at DEBUG it writes signed requests and session tokens
         wanted = self._endpoint()
         session = boto3.session.Session(profile_name=self._options.get("profile") or None)
         client = self._make(session, wanted, is_custom=bool(wanted.url))
@@ -113,7 +116,7 @@ class Connection:
         s3: Any = {"addressing_style": self._addressing(is_custom=is_custom)}
         config = Config(
             connect_timeout=_CONNECT_TIMEOUT_S,
-            read_timeout=_READ_TIMEOUT_S,
+            read_timeout=self._read_timeout_s,
             max_pool_connections=_CONNECTIONS,
             retries={"total_max_attempts": 1, "mode": "standard"},  # retries are counted in `call`
             s3=s3,
