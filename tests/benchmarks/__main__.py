@@ -13,7 +13,9 @@ import tests.benchmarks as home
 def main() -> int:
     names = sorted(m.name for m in pkgutil.iter_modules(home.__path__) if not m.name.startswith("_"))
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
-    parser.add_argument("only", nargs="*", metavar="BENCHMARK", help=f"one or more of: {', '.join(names)}; all when left out")
+    parser.add_argument(
+        "only", nargs="*", metavar="BENCHMARK", help=f"one or more of: {', '.join(names)}; all when left out"
+    )
     wanted = parser.parse_args().only or names
     unknown = sorted(set(wanted) - set(names))
     if unknown:

@@ -35,7 +35,7 @@ class Desk:
     def __post_init__(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
         self.config.write_text(
-            f"storage = {json.dumps(self.bucket.as_uri())}\nstate_dir = {json.dumps(str(self.state))}\nprovider = \"local\"\n"
+            f'storage = {json.dumps(self.bucket.as_uri())}\nstate_dir = {json.dumps(str(self.state))}\nprovider = "local"\n'
         )
 
     @property
@@ -100,11 +100,11 @@ class Desk:
         )  # fmt: skip
 
     def spawn(self, *args: str, **environment: str) -> subprocess.Popen[str]:
-        log = (self.root / f"spawned-{len(self.children)}.log").open("w")
-        child = subprocess.Popen(
-            self._argv(args), env={**self.environment, **environment}, stdout=log, stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL, text=True, cwd="/", start_new_session=True,
-        )  # fmt: skip
+        with (self.root / f"spawned-{len(self.children)}.log").open("w") as log:
+            child = subprocess.Popen(
+                self._argv(args), env={**self.environment, **environment}, stdout=log, stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL, text=True, cwd="/", start_new_session=True,
+            )  # fmt: skip
         self.children.append(child)
         return child
 
@@ -121,7 +121,7 @@ class Desk:
         return list(self.cloud().find(namespace=self.runs.namespace()))
 
     def tune_home(self, instance_id: InstanceId) -> Path:
-        return self.cloud().tune_home(instance_id)
+        return Path(self.cloud().get(instance_id).address["home"])
 
     def wait_for(self, what: Callable[[], Any], *, timeout_s: float = PATIENCE_S) -> Any:
         """The first true answer."""

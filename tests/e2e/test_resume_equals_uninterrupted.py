@@ -112,7 +112,11 @@ def test_a_killed_run_ends_with_the_same_weights(desk: Desk, wanted: dict[str, s
 @pytest.mark.parametrize("draw", range(20))
 def test_twenty_drawn_kills_end_with_the_same_weights(desk: Desk, wanted: dict[str, str], draw: int) -> None:
     rng = random.Random(draw)
-    kinds = [at_step(rng.randrange(1, STEPS)), during_a_save(rng.randrange(1, 3)), during_an_upload(rng.randrange(1, 3))]
+    kinds = [
+        at_step(rng.randrange(1, STEPS)),
+        during_a_save(rng.randrange(1, 3)),
+        during_an_upload(rng.randrange(1, 3)),
+    ]
     kill_once(desk, kinds[draw % 3])
     assert adapter(desk, "r") == wanted
 
@@ -126,7 +130,9 @@ def kill_once(desk: Desk, moment: Moment) -> None:
     recipe = desk.recipe(steps=STEPS, tune_checkpoint_every=f"{CHECKPOINT_EVERY_S:.0f}s")
     watching = desk.spawn("launch", str(recipe), "--name", "r")
     home = desk.wait_for(lambda: desk.home_of("r", 1))
-    desk.wait_for(lambda: moment.ready(desk, home) or desk.events(home)[-1:] and desk.events(home)[-1]["event"] == "done")
+    desk.wait_for(
+        lambda: moment.ready(desk, home) or desk.events(home)[-1:] and desk.events(home)[-1]["event"] == "done"
+    )
     lost = lost_seconds(desk, home, time.time())
     desk.kill_instance("r")
     assert lost <= CHECKPOINT_EVERY_S + SAVE_AND_UPLOAD_S
