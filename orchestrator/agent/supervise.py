@@ -225,7 +225,7 @@ class Supervisor:
                 current = self._again(current, verdict, progress)
             elif watchdog.is_hung(progress, self._limits, now=self._clock.monotonic()):
                 current = self._unhang(current, progress)
-            elif self._disk_is_full():
+            elif progress.started and self._disk_is_full():
                 return self._stop_for_disk(current)
             if snapshots.pending(self._home):
                 self._sync.poke()

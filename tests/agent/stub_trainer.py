@@ -14,7 +14,7 @@ from pathlib import Path
 def safetensors(values, *, dtype="F32", shape=None):
     """The bytes of a file with one LoRA A and one LoRA B."""
     code = {"F32": "f", "F64": "d", "F16": "e"}[dtype]
-    data = struct.pack(f"<{len(values)}{code}", *values)
+    data = struct.pack(f"<{len(values)}{code}", *map(float, values))
     shape = shape or [len(values)]
     header, at = {}, 0
     for name in ("lora_A", "lora_B"):
@@ -39,7 +39,7 @@ def write_weights(folder, step, values=None, pause=0.0):
 def vouch(folder, record, step, max_steps, **more):
     sizes = {p.name: p.stat().st_size for p in sorted(folder.iterdir())}
     part = record.with_suffix(".draft")
-    part.write_text(json.dumps({"step": step, "max_steps": max_steps, "files": sizes, "loss": 1.0 / step, **more}))
+    part.write_text(json.dumps({"step": step, "max_steps": max_steps, "files": sizes, "loss": 1.0 / max(step, 1), **more}))
     part.replace(record)
 
 
