@@ -41,11 +41,16 @@ def examples(ref: DatasetRef, base: Path) -> Iterator[Row]:
 
 
 def check(recipe: Recipe, *, tokenizer: Any = None, progress: Progress | None = None) -> DataReport:
-    """Read and tokenise every row. RecipeError with every problem when the run must not start."""
+    """Read and tokenise every row. RecipeError with every problem when the run must not start.
+
+    Without `tokenizer` the model's own is looked for on this machine; without that, lengths are estimates.
+    """
     opened, problems = _open(recipe)
     if problems:
         raise RecipeError(_title(problems), problems)
-    found = tokens.Tokens(tokenizer, "given") if tokenizer is not None else tokens.load(recipe)
+    found = tokens.load(recipe, tokenizer)
+    if found.problems:
+        raise RecipeError(_title([*found.problems]), found.problems)
     tally = Tally(Settings.of(recipe), found, progress or (lambda _rows, _where: None))
     for ref, paths, convert in opened:
         tally.dataset(ref, _read(ref, paths, convert))
@@ -70,9 +75,24 @@ def _open(recipe: Recipe) -> tuple[list[_Opened], list[Problem]]:
             opened.append((ref, sources.files(ref, recipe.path.parent), formats.converter(ref)))
         except (formats.UnknownTypeError, sources.SourceError) as error:
             problems.append(_entry_problem(ref, error, str(recipe.path)))
+        problems += _unread_keys(recipe, ref)
     if not any(not ref.held_out for ref in recipe.datasets):
         problems.append(Problem("datasets", "no dataset to train on", path=str(recipe.path)))
     return opened, problems
+
+
+def _unread_keys(recipe: Recipe, ref: DatasetRef) -> Iterator[Problem]:
+    """Keys of an entry that Axolotl knows and that would be ignored where it does not do the reading."""
+    if recipe.tune.trainer == "axolotl":
+        return
+    unread = {key: value for key, value in ref.extra.items() if value not in (None, "", False, [], {})}
+    if ref.message_field_training_detail:
+        unread["message_field_training_detail"] = ref.message_field_training_detail
+    if ref.train_on_eos not in (None, "turn"):
+        unread["train_on_eos"] = ref.train_on_eos
+    for key in unread:
+        message = f"the trainer {recipe.tune.trainer} does not honour this key"
+        yield Problem(f"{sources.where(ref)}.{key}", message, hint="remove it", path=str(recipe.path), line=ref.line)
 
 
 def _entry_problem(ref: DatasetRef, error: formats.UnknownTypeError | sources.SourceError, recipe_path: str) -> Problem:

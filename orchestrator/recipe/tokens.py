@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.errors import Problem
 from orchestrator.recipe.model import Recipe
 
 APPROXIMATE = "approximate"
@@ -27,23 +28,51 @@ class Tokens:
     tokenizer: Any
     name: str
     notices: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
 
 
-def load(recipe: Recipe) -> Tokens:
-    """The model's own tokenizer from a local folder or the hub's cache; never the network, never remote code."""
+def load(recipe: Recipe, given: Any = None) -> Tokens:
+    """The model's own tokenizer from a local folder or the hub's cache; never the network, never remote code.
+
+    With `given`, that one. Either gets the special tokens and the chat template that the recipe asks for.
+    """
     name = str(recipe.training.get("tokenizer_config") or recipe.training.get("base_model") or "")
-    folder = recipe.path.parent / Path(name).expanduser()
-    place = str(folder) if name and folder.is_dir() else name
-    try:
-        from transformers import AutoTokenizer
+    tokenizer = given
+    if tokenizer is None:
+        try:
+            tokenizer = _from_disk(name, recipe)
+        except (
+            Exception
+        ) as error:  # a missing library, file or vocabulary, or code we will not run: all mean "not here"
+            why = str(error).strip().partition("\n")[0][:200] or type(error).__name__
+            said = f"token counts are estimates: no tokenizer for {name!r} here ({why})"
+            return Tokens(Estimate(), APPROXIMATE, (said,))
+    problems = tuple(_special_tokens(tokenizer, recipe))
+    return Tokens(tokenizer, name or "given", _choose_template(tokenizer, recipe), problems)
 
-        revision = recipe.training.get("revision_of_model")
-        more = {"revision": revision} if revision and place == name else {}
-        tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=True, trust_remote_code=False, **more)
-    except Exception as error:  # a missing library, file or vocabulary, or code we will not run: all mean "not here"
-        why = str(error).strip().partition("\n")[0][:200] or type(error).__name__
-        return Tokens(Estimate(), APPROXIMATE, (f"token counts are estimates: no tokenizer for {name!r} here ({why})",))
-    return Tokens(tokenizer, name, _choose_template(tokenizer, recipe))
+
+def _from_disk(name: str, recipe: Recipe) -> Any:
+    from transformers import AutoTokenizer
+
+    folder = recipe.path.parent / Path(name).expanduser()
+    local = bool(name) and folder.is_dir()
+    revision = recipe.training.get("revision_of_model")
+    more = {"revision": revision} if revision and not local else {}
+    return AutoTokenizer.from_pretrained(
+        str(folder) if local else name, local_files_only=True, trust_remote_code=False, **more
+    )
+
+
+def _special_tokens(tokenizer: Any, recipe: Recipe) -> Iterator[Problem]:
+    for key, token in (recipe.training.get("special_tokens") or {}).items():
+        if token in tokenizer.get_vocab():
+            setattr(tokenizer, key, token)
+        elif recipe.tune.trainer == "axolotl":
+            tokenizer.add_special_tokens({key: token})
+        else:
+            where = f"special_tokens.{key}"
+            message = f"{token!r} is not in the tokenizer's vocabulary, and the trainer {recipe.tune.trainer} adds none"
+            yield Problem(where, message, path=str(recipe.path), line=recipe.place(where))
 
 
 def _choose_template(tokenizer: Any, recipe: Recipe) -> tuple[str, ...]:

@@ -228,6 +228,19 @@ def test_an_entry_that_names_no_rows_is_a_problem_with_its_place(
     assert "recipe.yaml:7: datasets[0]" in message
 
 
+def test_keys_that_would_be_ignored_are_refused_unless_axolotl_reads_them(recipe: MakeRecipe, tokenizer: Any) -> None:
+    ref = {
+        "train_on_eos": "last",
+        "message_field_training_detail": "parts",
+        "extra": {"split_thinking": True, "x": None},
+    }
+    said = refused(recipe([chat("a", "b")] * 9, ref=ref), tokenizer=tokenizer)
+    for key in ("train_on_eos", "message_field_training_detail", "split_thinking"):
+        assert f"datasets[0].{key} - the trainer trl does not honour this key" in said
+    assert "datasets[0].x" not in said
+    assert check(recipe([chat("a", "b")] * 9, ref=ref, trainer="axolotl"), tokenizer=tokenizer).rows_used == 9
+
+
 def test_all_bad_entries_are_reported_at_once(recipe: MakeRecipe, tokenizer: Any) -> None:
     ref = tuple(DatasetRef(path, "alpaca", index=i) for i, path in enumerate(["a.jsonl", "b.jsonl"]))
     message = refused(recipe(ref=ref), tokenizer=tokenizer)
@@ -268,6 +281,18 @@ def test_the_models_own_tokenizer_is_used_when_it_is_here(recipe: MakeRecipe, tm
     assert chosen.cache_key != report.cache_key
     other = check(recipe(rows, base_model="model", chat_template="llama3"))
     assert "not with 'llama3'" in other.notices[0]
+
+
+def test_special_tokens_are_those_of_the_recipe(recipe: MakeRecipe, tmp_path: Path) -> None:
+    build_tokenizer().save_pretrained(tmp_path / "model")
+    rows = [{"text": "Paris"}] * 20
+    plain = check(recipe(rows, kind="completion", base_model="model"))
+    other = check(recipe(rows, kind="completion", base_model="model", special_tokens={"eos_token": "<|im_start|>"}))
+    assert plain.cache_key != other.cache_key
+    unknown = {"kind": "completion", "base_model": "model", "special_tokens": {"pad_token": "<unknown>"}}
+    said = refused(recipe(rows, **unknown))
+    assert "special_tokens.pad_token - '<unknown>' is not in the tokenizer's vocabulary" in said
+    assert check(recipe(rows, trainer="axolotl", **unknown)).tokens == plain.tokens  # Axolotl adds it
 
 
 def test_without_a_tokenizer_lengths_are_estimates_and_say_so(recipe: MakeRecipe) -> None:
