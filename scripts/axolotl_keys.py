@@ -53,7 +53,7 @@ def merge(shapes: list[dict]) -> dict:
                 known[key] = merge([known[key], value]) if key in known else value
         if "values" in shape:
             merged["values"] = shape["values"]
-    if any("str" in s["is"] and "choices" not in s for s in shapes):
+    if any("str" in s["is"] and not {"choices", "or_match"} & set(s) for s in shapes):
         merged.pop("choices", None)  # any text will do
     if not merged["is"]:
         merged["is"] = ["any"]

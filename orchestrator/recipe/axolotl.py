@@ -45,7 +45,6 @@ SYNONYMS = MappingProxyType(
         "optim": "optimizer",
         "max_norm": "max_grad_norm",
         "clip_grad": "max_grad_norm",
-        "quantization": "load_in_4bit",
         "gradient_checkpoint": "gradient_checkpointing",
         "activation_checkpointing": "gradient_checkpointing",
         "push_to_hub": "hub_model_id",

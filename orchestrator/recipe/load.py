@@ -13,7 +13,7 @@ from orchestrator.recipe.ids import parse_model_id
 from orchestrator.recipe.model import DEFAULT_TRAINER, Recipe
 from orchestrator.recipe.overrides import apply
 from orchestrator.recipe.references import references
-from orchestrator.recipe.scalars import Unfit
+from orchestrator.recipe.scalars import Unfit, one_line
 from orchestrator.recipe.shapes import Reader, Report, odd_key
 from orchestrator.recipe.syntax import written_wrong
 from orchestrator.recipe.tree import Leaf, Map, Tree, Unreadable, join, read
@@ -56,7 +56,7 @@ def loads(data: bytes, *, path: str | Path = "recipe.yaml", overrides: Sequence[
         training=training,
         tune=tune,
         datasets=datasets,
-        notices=tuple(dict.fromkeys(report.notices)),
+        notices=tuple(dict.fromkeys(map(one_line, report.notices))),
         lines=dict(report.lines),
     )
 
@@ -76,6 +76,8 @@ def _bytes(path: Path) -> bytes:
 
 def _refused(path: Path, problems: Sequence[Problem]) -> RecipeError:
     ordered = sorted(problems, key=lambda p: p.line or 0)
+    for problem in ordered:
+        problem.where, problem.message, problem.hint = map(one_line, (problem.where, problem.message, problem.hint))
     count = f"{len(ordered)} problem{'s' if len(ordered) != 1 else ''}"
     return RecipeError(f"{path}: {count}", ordered)
 

@@ -118,8 +118,19 @@ def parse_any(text: str, *, quoted: bool) -> object:
 
 def show(text: str) -> str:
     """The text as a message can carry it: one line, no surprises, not a megabyte."""
-    short = text if len(text) <= 60 else text[:57] + "…"
-    return "`" + "".join(f"\\u{ord(c):04x}" if is_invisible(c) else c.replace("\n", "\\n") for c in short) + "`"
+    return f"`{one_line(text, 60)}`"
+
+
+def one_line(text: str, longest: int = 400) -> str:
+    """Text from a file, safe for a terminal: no line breaks, no escapes, nothing unseen."""
+    short = text if len(text) <= longest else text[: longest - 1] + "…"
+    return "".join(map(_visible, short))
+
+
+def _visible(char: str) -> str:
+    if char in "\n\t":
+        return {"\n": "\\n", "\t": "\\t"}[char]
+    return f"\\u{ord(char):04x}" if is_invisible(char) or not char.isprintable() else char
 
 
 def nearest(word: str, known: tuple[str, ...] | list[str]) -> str:

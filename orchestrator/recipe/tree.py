@@ -92,7 +92,7 @@ def _compose(text: str, problems: list[Problem]) -> tuple[Any, set[int]]:
 
     loader = yaml.SafeLoader(text)
     try:
-        anchors = _check_tokens(text, problems)
+        anchors, starts = _check_tokens(text, problems)
         documents: list[Any] = []
         while loader.check_node():
             documents.append(loader.get_node())
@@ -103,10 +103,9 @@ def _compose(text: str, problems: list[Problem]) -> tuple[Any, set[int]]:
     finally:
         loader.dispose()
     if len(documents) > 1:
-        starts = [d.start_mark.line + 1 for d in documents]
-        hint = "keep one recipe per file: delete the `---` and what does not belong"
-        message = f"more than one document (they start on lines {', '.join(map(str, starts))})"
-        raise Unreadable([*problems, Problem("", message, hint=hint, line=starts[1])])
+        again = starts[-(len(documents) - 1)]
+        hint = "keep one recipe per file: delete this `---` and what does not belong"
+        raise Unreadable([*problems, Problem("", "more than one document", hint=hint, line=again)])
     if not documents or _is_nothing(documents[0]):
         raise Unreadable(
             [*problems, Problem("", "recipe is empty", hint="`tune init` writes one to start from", line=1)]
@@ -118,8 +117,8 @@ def _is_nothing(node: Any) -> bool:
     return bool(node.id == "scalar" and node.style is None and node.value in {"", "~", "null", "Null", "NULL"})
 
 
-def _check_tokens(text: str, problems: list[Problem]) -> set[int]:
-    """Refuse tags and depth before anything recurses; the lines with anchors."""
+def _check_tokens(text: str, problems: list[Problem]) -> tuple[set[int], list[int]]:
+    """Refuse tags and depth before anything recurses; the lines with anchors, and those with `---`."""
     import yaml
 
     depth = 0
@@ -132,6 +131,7 @@ def _check_tokens(text: str, problems: list[Problem]) -> set[int]:
     closing = (yaml.BlockEndToken, yaml.FlowMappingEndToken, yaml.FlowSequenceEndToken)
     tags: list[Problem] = []
     anchors: set[int] = set()
+    starts: list[int] = []
     scalars = 0
     for token in yaml.scan(text, Loader=yaml.SafeLoader):
         line = token.start_mark.line + 1
@@ -147,6 +147,8 @@ def _check_tokens(text: str, problems: list[Problem]) -> set[int]:
             if scalars > 2 * MAX_NODES:
                 message = f"more than {MAX_NODES:,} values"
                 raise Unreadable([*problems, Problem("", message, hint="name data as a file instead", line=line)])
+        elif isinstance(token, yaml.DocumentStartToken):
+            starts.append(line)
         elif isinstance(token, yaml.AnchorToken):
             anchors.add(line)
         elif isinstance(token, yaml.TagToken):
@@ -154,7 +156,7 @@ def _check_tokens(text: str, problems: list[Problem]) -> set[int]:
             tags.append(Problem("", f"YAML tag `{tag}` is not allowed", hint="write the plain value", line=line))
     if tags:
         raise Unreadable([*problems, *tags])
-    return anchors
+    return anchors, starts
 
 
 class _Builder:
@@ -168,14 +170,7 @@ class _Builder:
 
     def build(self, node: Any, path: str, above: tuple[int, ...]) -> Tree:
         line = node.start_mark.line + 1
-        self.left -= 1
-        if self.left < 0:
-            hint = "anchors that name each other multiply; write the values out"
-            raise Unreadable(
-                [Problem(path, f"more than {MAX_NODES:,} values once aliases are resolved", hint=hint, line=line)]
-            )
-        if id(node) in above:
-            raise Unreadable([Problem(path, "an alias inside the very thing it names", hint="remove it", line=line)])
+        self._spend(path, line, inside=id(node) in above)
         above = (*above, id(node))
         if node.id == "scalar":
             return Leaf(node.value, node.style is not None, line)
@@ -221,16 +216,23 @@ class _Builder:
         sources = value.value if value.id == "sequence" else [value]
         found: dict[str, tuple[int, Any]] = {}
         for source in reversed(sources):  # the first named wins
-            self.left -= 1
-            if source.id != "mapping":
-                self.problems.append(
-                    Problem(join(path, "<<"), "only mappings can be merged", hint="use `<<: *name`", line=line)
-                )
-            elif id(source) in above or self.left < 0:
-                raise Unreadable([Problem(join(path, "<<"), "an alias inside the very thing it names", line=line)])
-            else:
+            self._spend(join(path, "<<"), line, inside=id(source) in above)
+            if source.id == "mapping":
                 found |= {k: (n, v) for k, n, v in self.pairs(source, path, (*above, id(source)))}
+            else:
+                problem = Problem(join(path, "<<"), "only mappings can be merged", hint="use `<<: *name`", line=line)
+                self.problems.append(problem)
         return found
+
+    def _spend(self, path: str, line: int, *, inside: bool) -> None:
+        """One step of the budget; nothing may contain itself."""
+        self.left -= 1
+        message, hint = "an alias inside the very thing it names", "remove it"
+        if self.left < 0:
+            message = f"more than {MAX_NODES:,} values once aliases are resolved"
+            hint = "anchors that name each other multiply; write the values out"
+        if inside or self.left < 0:
+            raise Unreadable([*self.problems, Problem(path, message, hint=hint, line=line)])
 
     def _report(self, node: Any, where: str, message: str, line: int, hint: str) -> None:
         """Once per place, however many aliases lead to it."""

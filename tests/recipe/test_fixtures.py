@@ -132,7 +132,7 @@ def test_an_empty_file_says_so() -> None:
 def test_a_second_document_is_refused_with_its_line() -> None:
     (problem,) = problems_of("r10-two-documents.yaml")
     assert "more than one document" in problem.message
-    assert problem.line == 9
+    assert problem.line == 8  # the `---`
 
 
 def test_typos_and_misplaced_keys_are_refused_all_at_once_with_what_was_meant() -> None:

@@ -1,0 +1,180 @@
+"""The `tune:` block and what `--set` makes of it."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+
+from orchestrator.recipe import TuneBlock
+from tests.recipe.reading import BASE, only, read, refused
+
+
+def tune(block: str) -> TuneBlock:
+    return read(BASE + f"tune: {{{block}}}\n").tune
+
+
+def test_an_axolotl_file_without_the_block_is_a_recipe() -> None:
+    assert read(BASE).tune == TuneBlock()
+    assert read(BASE + "tune:\n").tune == TuneBlock()
+    assert TuneBlock().trainer == "axolotl"
+    assert (TuneBlock().checkpoint_every_s, TuneBlock().keep_checkpoints, TuneBlock().spot) == (1200, 2, "prefer")
+
+
+def test_every_key_lands_in_its_field_with_its_unit() -> None:
+    block = tune(
+        "trainer: trl, provider: local, spot: never, name: my run, max_usd_per_hour: $0.40, budget_usd: 6, deadline: 12h, "
+        "instance_deadline: 6h, checkpoint_every: 5s, keep_checkpoints: 3, hang_timeout: 10m, launch_timeout: 90s, "
+        "bootstrap_timeout: 1h, unreachable_grace: 45m, upload_grace: 2h, max_attempts: 4, storage: 's3://b/p', "
+        "publish: {hub: me/model}, environment: {NCCL_DEBUG: INFO, N: 010}, min_vram: 24GiB, gpu: RTX 4090, gpu_count: 2, "
+        "disk: 100GiB, allow_drop: 0.2, files: [template.jinja], allow_optimizer_reset: yes, require_flash: on"
+    )
+    assert block == TuneBlock(
+        trainer="trl",
+        provider="local",
+        spot="never",
+        name="my run",
+        max_usd_per_hour=Decimal("0.40"),
+        budget_usd=Decimal(6),
+        deadline_s=43_200,
+        instance_deadline_s=21_600,
+        checkpoint_every_s=5,
+        keep_checkpoints=3,
+        hang_timeout_s=600,
+        launch_timeout_s=90,
+        bootstrap_timeout_s=3600,
+        unreachable_grace_s=2700,
+        upload_grace_s=7200,
+        max_attempts=4,
+        storage="s3://b/p",
+        publish={"hub": "me/model"},
+        environment={"NCCL_DEBUG": "INFO", "N": "010"},
+        min_vram_gib=24,
+        gpu=("RTX 4090",),
+        gpu_count=2,
+        disk_gb=107.3741824,
+        allow_drop=0.2,
+        files=("template.jinja",),
+        allow_optimizer_reset=True,
+        require_flash=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("block", "where", "says", "cure"),
+    [
+        ("trainr: trl", "tune.trainr", "unknown key", "did you mean trainer?"),
+        ("trainer: trll", "tune.trainer", "words it may be", "did you mean trl?"),
+        ("provider: vastai", "tune.provider", "no provider is called", "did you mean vast?"),
+        ("provider: aws-bedrock", "tune.provider", "no provider is called", "known: local"),
+        ("spot: sometimes", "tune.spot", "words it may be", "prefer, require, never"),
+        ("deadline: 15", "tune.deadline", "has no unit", "write 15m or 15s"),
+        ("budget_usd: 6 EUR", "tune.budget_usd", "not in US dollars", "USD"),
+        ("budget_usd: 0", "tune.budget_usd", "not above 0", "above 0"),
+        ("max_usd_per_hour: -1", "tune.max_usd_per_hour", "not an amount", "0.60"),
+        ("disk: 100", "tune.disk", "has no unit", "100GiB"),
+        ("keep_checkpoints: 0", "tune.keep_checkpoints", "below 1", "always kept"),
+        ("max_attempts: 0", "tune.max_attempts", "below 1", "least"),
+        ("allow_drop: 1.5", "tune.allow_drop", "above 1", "most"),
+        ("gpu_count: 0", "tune.gpu_count", "below 1", "least"),
+        ("checkpoint_every: 4m", "tune.checkpoint_every", "outside 5m to 60m", "provider: local"),
+        ("checkpoint_every: 61m", "tune.checkpoint_every", "outside 5m to 60m", "15m to 30m"),
+        ("checkpoint_every: 0.5s, provider: sim", "tune.checkpoint_every", "shorter than a second", "1s"),
+        ("name: -rf", "tune.name", "like an option", "letter"),
+        ('name: "a\\nb"', "tune.name", "one line", "shorten"),
+        ("publish: {hub: me}", "tune.publish.hub", "ambiguous", "org/me"),
+        ("publish: {hubb: me/x}", "tune.publish.hubb", "unknown key", "did you mean hub?"),
+        ("environment: {HF_TOKEN: x}", "tune.environment.HF_TOKEN", "looks like a secret", "your own environment"),
+        ("environment: {A: hf_abcdefghijklmnop}", "tune.environment.A", "looks like a secret", "your own environment"),
+        ("environment: {TUNE_HOME: /x}", "tune.environment.TUNE_HOME", "tune's own", "another name"),
+        ("environment: {'A B': x}", "tune.environment.A B", "not a name", "letters"),
+        ("files: [../x]", "tune.files[0]", "not below the recipe's folder", "copy it"),
+        ("files: [a, /etc/passwd]", "tune.files[1]", "not below the recipe's folder", "copy it"),
+        ('storage: "a\\u0007b"', "tune.storage", "invisible", "one line"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_its_place_and_cure(block: str, where: str, says: str, cure: str) -> None:
+    problem = only(BASE + f"tune: {{{block}}}\n")
+    assert (problem.where, problem.line) == (where, 2)
+    assert says in problem.message
+    assert cure in problem.hint
+
+
+def test_a_block_that_is_no_block_is_refused() -> None:
+    assert "must hold keys" in only(BASE + "tune: trl\n").message
+    assert "must hold keys" in only(BASE + "tune: [trl]\n").message
+
+
+def test_an_interval_outside_the_useful_range_is_mentioned() -> None:
+    assert "useful range" in read(BASE + "tune: {checkpoint_every: 10m}\n").notices[0]
+    assert read(BASE + "tune: {checkpoint_every: 20m}\n").notices == ()
+    assert read(BASE + "tune: {checkpoint_every: 2s, provider: local}\n").notices == ()
+
+
+def test_limits_that_fight_each_other_are_mentioned() -> None:
+    assert "six minutes" in read(BASE + "tune: {max_usd_per_hour: 3, budget_usd: 0.2}\n").notices[0]
+    assert "comes first" in read(BASE + "tune: {deadline: 1h, instance_deadline: 2h}\n").notices[0]
+
+
+def test_hostile_text_stays_text() -> None:
+    for text in ("x; touch /tmp/p #", "$(touch /tmp/p)", "`id`", "~root", 'a"b'):
+        quoted = text.replace("'", "''")
+        recipe = read(BASE + f"output_dir: '{quoted}'\ntune: {{name: '{quoted}'}}\n")
+        assert recipe.training["output_dir"] == text
+        assert recipe.tune.name == text
+
+
+class TestSet:
+    """`--set key=value` follows the file's own rules."""
+
+    def test_values_are_typed_by_their_key(self) -> None:
+        recipe = read(
+            BASE + "learning_rate: 1\ntune: {spot: never}\n",
+            "learning_rate=2e-4",
+            "adapter=lora",
+            "tune.provider=local",
+            "tune.checkpoint_every=5s",
+            "special_tokens.pad_token=<pad>",
+            "lora_target_modules=[q_proj, v_proj]",
+            "wandb_name=a: b # c",
+        )
+        assert recipe.training["learning_rate"] == 2e-4
+        assert recipe.training["lora_target_modules"] == ["q_proj", "v_proj"]
+        assert recipe.training["special_tokens"] == {"pad_token": "<pad>"}
+        assert recipe.training["wandb_name"] == "a: b # c"
+        assert (recipe.tune.provider, recipe.tune.checkpoint_every_s, recipe.tune.spot) == ("local", 5, "never")
+
+    def test_the_last_one_wins_and_a_blank_unsets(self) -> None:
+        assert read(BASE, "seed=1", "seed=2").training["seed"] == 2
+        assert "seed" not in read(BASE + "seed: 3\n", "seed=").training
+
+    def test_entries_of_a_list_can_be_set(self) -> None:
+        text = BASE + "datasets: [{path: ./a.jsonl, type: alpaca}]\n"
+        assert read(text, "datasets[0].path=./b.jsonl").datasets[0].path == "./b.jsonl"
+        assert "nothing of that name" in only(text, "datasets[1].path=./b.jsonl").message
+
+    def test_an_alias_elsewhere_is_left_alone(self) -> None:
+        text = BASE + "x-a: &a {path: ./a.jsonl}\ndatasets: [*a, *a]\n"
+        assert [d.path for d in read(text, "datasets[0].path=./b.jsonl").datasets] == ["./b.jsonl", "./a.jsonl"]
+
+    @pytest.mark.parametrize(
+        ("option", "where"),
+        [
+            ("lora_r=abc", "--set lora_r"),
+            ("lerning_rate=1", "--set lerning_rate"),
+            ("tune.deadline=15", "--set tune.deadline"),
+            ("tune.trainr=trl", "--set tune.trainr"),
+            ("seed", "--set seed"),
+            ("=1", "--set =1"),
+            ("a..b=1", "--set a..b=1"),
+            ("seed.x=1", "--set seed.x"),
+            ("lora_target_modules=[a", "--set lora_target_modules"),
+            ("lora_target_modules=[a, !x b]", "--set lora_target_modules"),
+        ],
+    )
+    def test_a_problem_names_the_option_and_no_line(self, option: str, where: str) -> None:
+        problems = refused(BASE + "seed: 1\n", option)
+        assert problems[0].where == where
+        assert problems[0].line is None
+        assert problems[0].hint
+        assert "recipe.yaml" not in str(problems[0])
