@@ -228,7 +228,7 @@ def translate(training: dict[str, Any], report: Report, *, trainer: str) -> None
                 report.problem(old, f"an old name of {new}, which is set too", f"remove {old}")
             else:
                 training[new] = value
-                report.lines.setdefault(new, report.lines.get(old, 0) or 0)
+                _move_line(report, old, new)
                 report.notice(old, f"an old name; read as {new}")
     for old, cure in GONE.items():
         if old in training and training.pop(old):
@@ -253,10 +253,17 @@ def _attention(training: dict[str, Any], report: Report) -> None:
         report.problem(chosen[0], f"only one of {', '.join(chosen)} can be used", "set attn_implementation instead")
     elif chosen:
         training["attn_implementation"] = ATTENTION_FLAGS[chosen[0]]
-        if (line := report.lines.get(chosen[0])) is not None:
-            report.lines["attn_implementation"] = line
+        _move_line(report, chosen[0], "attn_implementation")
         report.notice(chosen[0], f"an old name; read as attn_implementation: {ATTENTION_FLAGS[chosen[0]]}")
     short = training.get("attn_implementation", "")
     if short in SHORT_ATTENTION:
         training["attn_implementation"] = SHORT_ATTENTION[short]
         report.notice("attn_implementation", f"{short} is short for {SHORT_ATTENTION[short]}")
+
+
+def _move_line(report: Report, old: str, new: str) -> None:
+    """What is said of the new name points at where the old one stands."""
+    if (line := report.lines.get(old)) is not None:
+        report.lines[new] = line
+    if report.is_overridden(old):
+        report.overridden.add(new)

@@ -93,8 +93,13 @@ class Recipe:
 
     def place(self, key: str) -> int | None:
         """The line of `key`, or of the nearest thing around it."""
-        while key:
-            if key in self.lines:
-                return self.lines[key]
-            key = key.rpartition(".")[0] if not key.endswith("]") else key.rpartition("[")[0]
-        return None
+        return line_of(self.lines, key)
+
+
+def line_of(lines: Mapping[str, int], key: str) -> int | None:
+    """The line of `datasets[0].path`, or of `datasets[0]`, or of `datasets`."""
+    while key:
+        if key in lines:
+            return lines[key]
+        key = key.rpartition("[" if key.endswith("]") else ".")[0]
+    return None

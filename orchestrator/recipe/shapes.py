@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.errors import Problem
+from orchestrator.recipe.model import line_of
 from orchestrator.recipe.scalars import (
     Unfit,
     nearest,
@@ -60,11 +61,7 @@ class Report:
 
     def line_of(self, where: str) -> int | None:
         """The line of a key, or of the nearest thing around it."""
-        while where:
-            if where in self.lines:
-                return self.lines[where]
-            where = re.sub(r"(?:\.?[^.\[\]]*|\[\d+\])$", "", where) if re.search(r"[.\[]", where) else ""
-        return None
+        return line_of(self.lines, where)
 
 
 @dataclass(frozen=True, slots=True)
