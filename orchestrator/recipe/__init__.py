@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.recipe.load import load, loads
+from orchestrator.recipe.load import check_provider, load, loads
 from orchestrator.recipe.model import DatasetRef, Recipe, TuneBlock
 
-__all__ = ["DatasetRef", "Recipe", "TuneBlock", "load", "loads"]
+__all__ = ["DatasetRef", "Recipe", "TuneBlock", "check_provider", "load", "loads"]

@@ -61,6 +61,15 @@ def loads(data: bytes, *, path: str | Path = "recipe.yaml", overrides: Sequence[
     )
 
 
+def check_provider(recipe: Recipe, provider: str) -> None:
+    """Raise RecipeError when the recipe cannot run with `provider`, which the command line or the config chose."""
+    report = Report(str(recipe.path), lines=dict(recipe.lines))
+    tune_block.check_interval(recipe.tune.checkpoint_every_s, provider, report)
+    _base_model(dict(recipe.training), report, provider=provider)
+    if report.problems:
+        raise _refused(recipe.path, report.problems)
+
+
 def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()

@@ -87,7 +87,7 @@ def _check(named: dict[str, Any], report: Report) -> None:
     for key, check in (("provider", _provider), ("name", _name), ("storage", _one_line)):
         if key in named:
             _try(report, f"tune.{key}", lambda check=check, key=key: check(named[key]))
-    _checkpoints(named, report)
+    check_interval(named.get("checkpoint_every_s"), named.get("provider"), report)
     _environment(named.get("environment", {}), report)
     for index, file in enumerate(named.get("files", ())):
         _try(report, f"tune.files[{index}]", lambda file=file: _file(file))
@@ -142,12 +142,12 @@ def _file(name: str) -> None:
         raise Unfit(f"`{name}` is not below the recipe's folder", "copy it there and name it relative to the recipe")
 
 
-def _checkpoints(named: Mapping[str, Any], report: Report) -> None:
-    every = named.get("checkpoint_every_s")
+def check_interval(every: float | None, provider: str | None, report: Report) -> None:
+    """Bounds of `checkpoint_every`: wide where nothing is billed, narrow where uploads and preemptions cost money."""
     if every is None:
         return
     where, said = "tune.checkpoint_every", show_duration(every)
-    if named.get("provider") in STEPPED:
+    if provider in STEPPED:
         if every < 1:
             report.problem(where, f"{said} is shorter than a second", "write 1s or more")
     elif not MIN_CHECKPOINT_S <= every <= MAX_CHECKPOINT_S:

@@ -6,7 +6,8 @@ from decimal import Decimal
 
 import pytest
 
-from orchestrator.recipe import TuneBlock
+from orchestrator.errors import RecipeError
+from orchestrator.recipe import TuneBlock, check_provider
 from tests.recipe.reading import BASE, only, read, refused
 
 
@@ -109,6 +110,15 @@ def test_an_interval_outside_the_useful_range_is_mentioned() -> None:
     assert "useful range" in read(BASE + "tune: {checkpoint_every: 10m}\n").notices[0]
     assert read(BASE + "tune: {checkpoint_every: 20m}\n").notices == ()
     assert read(BASE + "tune: {checkpoint_every: 2s, provider: local}\n").notices == ()
+
+
+def test_a_provider_chosen_elsewhere_is_held_to_the_same_rules() -> None:
+    demo = read("base_model: ./tiny\ntune: {provider: local, checkpoint_every: 5s}\n")
+    check_provider(demo, "sim")
+    with pytest.raises(RecipeError) as caught:
+        check_provider(demo, "vast")
+    assert [(p.where, p.line) for p in caught.value.problems] == [("base_model", 1), ("tune.checkpoint_every", 2)]
+    check_provider(read(BASE), "vast")
 
 
 def test_limits_that_fight_each_other_are_mentioned() -> None:
