@@ -28,16 +28,18 @@ CENSUS_S = 2.0  # how often the members are written down, for whoever must clean
 DEADLINE_GRACE_S = 60.0  # the instance ends itself at its deadline; the host only when that failed
 _PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 
-_BOOTSTRAP = (
-    "import sys; sys.path.append(sys.argv[1]); from orchestrator.providers.local_host import main; main(*sys.argv[2:])"
-)
+# This very package, not another version that is installed: behind the system's modules, before all others.
+_BOOTSTRAP = """
+import sys
+sites = [i for i, path in enumerate(sys.path) if path.endswith(("site-packages", "dist-packages"))]
+sys.path.insert(min(sites, default=len(sys.path)), sys.argv[1])
+from orchestrator.providers.local_host import main
+main(*sys.argv[2:])
+"""
 
 
 def command(folder: Path, lock_fd: int) -> list[str]:
-    """Starts a host for `folder` and ends at once, the host living on. Works from a source tree and when installed.
-
-    `-P` and the appended path: neither the working directory nor anything beside this package hides a system module.
-    """
+    """Starts a host for `folder` and ends at once, the host living on. Works from a source tree and when installed."""
     package_root = Path(__file__).resolve().parents[2]
     return [sys.executable, "-P", "-c", _BOOTSTRAP, str(package_root), str(folder), str(lock_fd)]
 
@@ -56,7 +58,7 @@ class Host:
     def __init__(self, folder: Path, clock: Clock) -> None:
         self._folder = folder
         self._clock = clock
-        self._main_pid = 0
+        self._main: subprocess.Popen[bytes] | None = None
         self._main_ended = ""
         self._signalled = ""
         self._census: set[processes.Identity] = set()
@@ -86,7 +88,8 @@ class Host:
 
     def _start(self, start_command: str, env: dict[str, str]) -> None:
         with (self._folder / layout.CONSOLE).open("ab") as console:
-            child = subprocess.Popen(
+            # kept: a forgotten Popen collects its child by itself, and the exit code would be lost to `_reap`
+            self._main = subprocess.Popen(
                 ["/bin/sh", "-c", start_command],
                 cwd=self._folder / layout.HOME,
                 env=env,
@@ -95,7 +98,6 @@ class Host:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._main_pid = child.pid
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if number != signal.SIGHUP:  # a closed terminal is none of our business
@@ -141,7 +143,7 @@ class Host:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
                     return
-                if pid == self._main_pid:
+                if self._main and pid == self._main.pid:
                     self._main_ended = f"the start command ended with {os.waitstatus_to_exitcode(status)}"
 
     def _write_census(self) -> None:

@@ -20,11 +20,12 @@ from orchestrator.errors import (
     ProviderRejected,
     ProviderUnavailable,
 )
+from orchestrator.processes import descendants, identify, is_alive
 from orchestrator.providers.local import LocalProvider
 from orchestrator.types import InstanceState, LaunchSpec, Requirements, Token, new_namespace
 from tests.contract.provider_contract import new_token
 from tests.support.local import LocalWorld
-from tests.support.processes import living
+from tests.support.processes import living, mark
 
 STUBBORN = {
     "ignores SIGTERM": "trap '' TERM HUP INT; sleep 1000 & wait",
@@ -41,9 +42,9 @@ STUBBORN = {
 def test_a_process_that_wants_to_stay_is_gone_with_its_instance(world: LocalWorld, manner: str) -> None:
     instance = world.rent(f"{STUBBORN[manner]}")
     assert world.wait(lambda: len(inside(world, instance)) >= 2)
-    before = inside(world, instance)
+    before = [who for p in inside(world, instance) if (who := identify(p.pid))]
     world.end(instance)
-    assert world.wait(lambda: not [p for p in before if p.is_running() and p.status() != "zombie"])
+    assert world.wait(lambda: not [who for who in before if is_alive(who)])
 
 
 @pytest.mark.parametrize("manner", STUBBORN)
@@ -52,12 +53,12 @@ def test_it_is_gone_as_well_when_the_host_was_killed_before(world: LocalWorld, m
     assert world.wait(lambda: len(inside(world, instance)) >= 2)
     # what sheds its environment is known only from the host's own notes
     assert world.wait(lambda: manner != "sheds its environment" or b"since_boot_s" in notes(world, instance))
-    before = inside(world, instance)
+    before = [who for p in inside(world, instance) if (who := identify(p.pid))]
     kill_host(world, instance)
     assert world.state(instance) is InstanceState.STOPPED
     assert [i.instance_id for i in world.provider.find(namespace=new_namespace())] == []
     world.end(instance)
-    assert world.wait(lambda: not [p for p in before if p.is_running() and p.status() != "zombie"])
+    assert world.wait(lambda: not [who for who in before if is_alive(who)])
 
 
 def test_an_instance_outlives_the_command_that_rented_it_and_its_terminal(world: LocalWorld, tmp_path: Path) -> None:
@@ -401,15 +402,15 @@ def test_a_host_that_cannot_be_started_is_an_unclear_answer_with_the_token(tmp_p
 
 def inside(world: LocalWorld, instance) -> list[psutil.Process]:
     """Living processes of one instance, by descent from its host as well, so that nobody hides."""
-    found = {p.pid: p for p in living(world.under) if p.environ().get("TUNE_INSTANCE") == instance.instance_id}
+    found = {p.pid: p for p in living(world.under) if mark(p, "TUNE_INSTANCE") == instance.instance_id}
     for host in hosts(world, instance.instance_id):
-        found |= {p.pid: p for p in host.children(recursive=True) if p.status() != "zombie"}
+        found |= {p.pid: p for p in descendants(host.pid)}
     return list(found.values())
 
 
 def hosts(world: LocalWorld, instance_id: str = "") -> list[psutil.Process]:
     wanted = {instance_id} if instance_id else {folder.name for folder in world.folders}
-    return [p for p in living(world.under) if p.environ().get("TUNE_INSTANCE_HOST") in wanted]
+    return [p for p in living(world.under) if mark(p, "TUNE_INSTANCE_HOST") in wanted]
 
 
 def the_host(world: LocalWorld) -> psutil.Process:

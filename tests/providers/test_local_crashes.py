@@ -14,6 +14,7 @@ from orchestrator.providers.local import LocalProvider
 from orchestrator.types import InstanceState, Requirements, Token, new_namespace
 from tests.contract.provider_contract import new_token
 from tests.support.local import LocalWorld
+from tests.support.processes import mark
 
 # Runs in a program of its own and kills itself at the k-th thing that it asks of the operating system during create.
 RENT_AND_DIE = """
@@ -138,7 +139,7 @@ def test_an_instance_terminated_before_its_host_came_up_never_starts(world: Loca
 
 def test_many_may_terminate_at_once_when_there_is_no_host(world: LocalWorld) -> None:
     instance = world.rent("setsid sleep 1000 & setsid sleep 1000 & wait")
-    host = next(p for p in world.provider_hosts() if p.environ()["TUNE_INSTANCE_HOST"] == instance.instance_id)
+    host = next(p for p in world.provider_hosts() if mark(p, "TUNE_INSTANCE_HOST") == instance.instance_id)
     host.kill()
     script = (
         "import sys\n"

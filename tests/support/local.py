@@ -13,7 +13,7 @@ from orchestrator.errors import InstanceNotFound
 from orchestrator.processes import HOST_MARKER
 from orchestrator.providers.local import LocalProvider, start_host
 from orchestrator.types import Instance, InstanceId, InstanceState, LaunchSpec, Requirements, Token
-from tests.support.processes import assert_nothing_left, living
+from tests.support.processes import assert_nothing_left, living, mark
 
 HOSTILE = 'st\'ate $(touch p) "dir"\n#ü'
 
@@ -90,7 +90,7 @@ class LocalWorld:
 
     def provider_hosts(self) -> list[psutil.Process]:
         """The host processes of every instance of this world."""
-        return [p for p in living(self.under) if HOST_MARKER in p.environ()]
+        return [p for p in living(self.under) if mark(p, HOST_MARKER)]
 
     def end(self, instance: Instance) -> None:
         """Terminate until it is gone."""

@@ -30,6 +30,14 @@ def living(under: Path) -> list[psutil.Process]:
     return found
 
 
+def mark(process: psutil.Process, name: str) -> str:
+    """A mark in the environment of a process; empty when there is none, or the process is gone by now."""
+    try:
+        return process.environ().get(name, "")
+    except (psutil.Error, OSError):
+        return ""
+
+
 def describe(processes: list[psutil.Process]) -> list[str]:
     """For a message that says what was left."""
     lines = []
