@@ -22,7 +22,9 @@ _RANDOM_CHARS = 4
 _EPOCH_S = 1_735_689_600  # 2025-01-01T00:00:00Z
 RUN_ID_LENGTH = _TIME_CHARS + _RANDOM_CHARS
 NAMESPACE_LENGTH = 6
-_TOKEN = re.compile(rf"^tune-([{_ALPHABET}]{{{NAMESPACE_LENGTH}}})-([{_ALPHABET}]{{{RUN_ID_LENGTH}}})-a([1-9][0-9]*)$")
+_TOKEN = re.compile(
+    rf"^tune-([{_ALPHABET}]{{{NAMESPACE_LENGTH}}})-([{_ALPHABET}]{{{RUN_ID_LENGTH}}})-a([1-9][0-9]{{0,5}})$"
+)
 
 
 def new_run_id(now: datetime) -> RunId:
@@ -58,7 +60,7 @@ class TokenParts:
 
 def parse_token(label: str) -> TokenParts | None:
     """The parts, or None for any label that is not exactly ours."""
-    match = _TOKEN.match(label)
+    match = _TOKEN.fullmatch(label)
     if match is None:
         return None
     return TokenParts(Namespace(match[1]), RunId(match[2]), int(match[3]))

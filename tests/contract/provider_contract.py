@@ -121,7 +121,7 @@ class ProviderContract:
         assert world.wait(lambda: theirs.instance_id in found(world, other), lag_s + 1)
         assert world.wait(lambda: found(world, namespace) == {mine.instance_id}, lag_s + 1)
 
-    @pytest.mark.parametrize("label", ["tune-demo", "{token}x", "x{token}", "{token}-2", "TUNE-{token}"])
+    @pytest.mark.parametrize("label", ["tune-demo", "{token}x", "x{token}", "{token}-2", "TUNE-{token}", "{token}\n"])
     def test_labels_that_only_look_like_ours_are_not_shown(
         self, world: World, namespace: Namespace, label: str
     ) -> None:
