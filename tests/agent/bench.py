@@ -57,7 +57,9 @@ class Bench:
         self.again()
         if bench is None:
             now = self.clock.now()
-            run = Run(RunId(RUN_ID), "r", Namespace("abcdef"), now, "r" * 64, "d" * 64, "local", attempts=(attempt(1, now),))
+            run = Run(
+                RunId(RUN_ID), "r", Namespace("abcdef"), now, "r" * 64, "d" * 64, "local", attempts=(attempt(1, now),)
+            )
             self.store.put(keys.record(RUN_ID), codec.dump(run))
 
     def again(self) -> None:

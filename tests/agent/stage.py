@@ -243,7 +243,9 @@ class Stage:
             with suppress(OSError):
                 stat = (entry / "stat").read_text(errors="replace")
                 if os.fsencode(self.under) in (entry / "environ").read_bytes() and ") Z" not in stat:
-                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                    found[int(entry.name)] = (
+                        (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                    )
         return found
 
     def kill_everything(self) -> None:

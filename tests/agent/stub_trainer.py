@@ -39,7 +39,9 @@ def write_weights(folder, step, values=None, pause=0.0):
 def vouch(folder, record, step, max_steps, **more):
     sizes = {p.name: p.stat().st_size for p in sorted(folder.iterdir())}
     part = record.with_suffix(".draft")
-    part.write_text(json.dumps({"step": step, "max_steps": max_steps, "files": sizes, "loss": 1.0 / max(step, 1), **more}))
+    part.write_text(
+        json.dumps({"step": step, "max_steps": max_steps, "files": sizes, "loss": 1.0 / max(step, 1), **more})
+    )
     part.replace(record)
 
 

@@ -141,7 +141,9 @@ def test_whatever_is_pruned_the_newest_verified_one_stays_whole(
     present, verified, unreadable, keep, owned, intents, named
 ) -> None:
     listed = [one(s, a, when=s) for s, a in present]
-    manifests = {c.key: manifest(c, f"s{c.step % 5}", f"t{c.step}") for c in listed if (c.step, c.attempt) not in unreadable}
+    manifests = {
+        c.key: manifest(c, f"s{c.step % 5}", f"t{c.step}") for c in listed if (c.step, c.attempt) not in unreadable
+    }
     good = {c.key for c in listed if (c.step, c.attempt) in verified} & set(manifests)
     stored = {f.key for m in manifests.values() for f in m.files} | {k for a in range(1, 5) for k in blobs(a, "litter")}
     choice = candidates(listed, intents=intents)

@@ -79,7 +79,9 @@ def faults(bench: Bench) -> int:
 
 
 @pytest.mark.parametrize("keep", [1, 2])
-def test_at_every_instant_a_whole_checkpoint_is_stored_and_a_crash_there_costs_nothing(tmp_path: Path, keep: int) -> None:
+def test_at_every_instant_a_whole_checkpoint_is_stored_and_a_crash_there_costs_nothing(
+    tmp_path: Path, keep: int
+) -> None:
     (tmp_path / "count").mkdir()
     first = Bench(tmp_path / "count", keep_checkpoints=keep)
     first.publish(1, 2)
@@ -108,7 +110,11 @@ def test_at_every_instant_a_whole_checkpoint_is_stored_and_a_crash_there_costs_n
             bench.publish(4)
         bench.store.fault = None
         bench.again()
-        if not snapshots.pending(bench.home) and not (bench.home.snapshots / "4").exists() and (1, 4) not in bench.manifests:
+        if (
+            not snapshots.pending(bench.home)
+            and not (bench.home.snapshots / "4").exists()
+            and (1, 4) not in bench.manifests
+        ):
             bench.snapshot(4)
         bench.sync.publish_pending()
         bench.publish(5)
