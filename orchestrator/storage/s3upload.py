@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -18,6 +19,7 @@ from orchestrator.storage.s3parts import PartPlan, Section
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
+_CHECKSUM = re.compile(r"^Checksum(CRC|SHA)")
 _OWN_FOLDERS = 2  # `runs/<id>/`: what lies deeper belongs to one run, and its writers follow one another
 
 
@@ -77,14 +79,14 @@ class Multipart:
         def send(part: tuple[int, int, int]) -> dict[str, Any]:
             number, offset, length = part
 
-            def request(client: S3Client) -> str:
+            def request(client: S3Client) -> dict[str, Any]:
                 body: Any = Section(fd, offset, length)
-                return client.upload_part(**where, PartNumber=number, Body=body)["ETag"]
+                answer: Any = client.upload_part(**where, PartNumber=number, Body=body)
+                # Where parts were sent with a checksum, S3 refuses to join them without hearing it again.
+                sums = {name: value for name, value in answer.items() if _CHECKSUM.match(name)}
+                return {"PartNumber": number, "ETag": answer["ETag"], **sums}
 
-            return {
-                "PartNumber": number,
-                "ETag": self._connection.call(request, doing=f"upload part {number} of {key}"),
-            }
+            return self._connection.call(request, doing=f"upload part {number} of {key}")
 
         pool = ThreadPoolExecutor(plan.concurrency, thread_name_prefix="upload")
         try:

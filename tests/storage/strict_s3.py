@@ -87,6 +87,7 @@ class StrictS3:
         self.keys: set[str] = {"AKIDTEST"}
         self.region = ""
         self.ignores_conditions = False
+        self.sums_parts = False  # as Amazon does: parts have checksums, and are not joined without them
         self.skew = timedelta(0)
         self._next = 0
         outer = self
@@ -307,16 +308,21 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _UploadPart(self, bucket: str, key: str, query: dict[str, list[str]], headers: object, body: bytes) -> None:
         self._upload(query).parts[int(query["partNumber"][0])] = body
-        raise Answer(200, headers={"ETag": f'"{md5(body).hexdigest()}"'})
+        sums = {"x-amz-checksum-crc32": "AAAAAA=="} if self.s3.sums_parts else {}
+        raise Answer(200, headers={"ETag": f'"{md5(body).hexdigest()}"', **sums})
 
-    def _CompleteMultipartUpload(self, bucket: str, key: str, query: dict[str, list[str]], *_: object) -> None:
+    def _CompleteMultipartUpload(
+        self, bucket: str, key: str, query: dict[str, list[str]], headers: object, body: bytes
+    ) -> None:
         upload = self._upload(query)
+        if self.s3.sums_parts and body.count(b"<ChecksumCRC32>") != len(upload.parts):
+            raise Answer(400, code="InvalidRequest", text="The complete request must include the checksum of each part")
         del self.s3.uploads[query["uploadId"][0]]
         data = b"".join(upload.parts[number] for number in sorted(upload.parts))
         etag = f'"{md5(data).hexdigest()}-{len(upload.parts)}"'
         self._objects(bucket)[key] = Stored(data, etag, self.s3.now(), {})
-        body = f"<CompleteMultipartUploadResult><ETag>{escape(etag)}</ETag></CompleteMultipartUploadResult>"
-        raise Answer(200, body.encode())
+        text = f"<CompleteMultipartUploadResult><ETag>{escape(etag)}</ETag></CompleteMultipartUploadResult>"
+        raise Answer(200, text.encode())
 
     def _AbortMultipartUpload(self, bucket: str, key: str, query: dict[str, list[str]], *_: object) -> None:
         self._upload(query)

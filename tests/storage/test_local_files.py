@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -130,6 +131,24 @@ def test_readers_see_the_old_bytes_or_the_new_ones(store: LocalStore) -> None:
     done.set()
     reader.join()
     assert odd == []
+
+
+@pytest.mark.parametrize(("write", "naming"), [("put", "replace"), ("put_new", "link")])
+def test_bytes_reach_the_disk_before_their_name_and_the_name_before_the_answer(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch, write: str, naming: str
+) -> None:
+    store.put("folder/other", b"x")
+    done: list[str] = []
+    sync, name = os.fsync, getattr(os, naming)
+
+    def noted_sync(fd: int) -> None:
+        done.append("folder" if stat.S_ISDIR(os.fstat(fd).st_mode) else "bytes")
+        sync(fd)
+
+    monkeypatch.setattr(os, "fsync", noted_sync)
+    monkeypatch.setattr(os, naming, lambda *paths: (done.append("name"), name(*paths))[1])
+    getattr(store, write)("folder/k", b"x")
+    assert done == ["bytes", "name", "folder"]
 
 
 def test_writers_never_share_an_unfinished_file_and_leave_none(

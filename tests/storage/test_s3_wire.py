@@ -282,6 +282,11 @@ def test_an_upload_whose_credentials_ran_out_for_good_says_so(store: S3Store, se
     assert "root/runs/x/big" not in server.buckets["bucket"]
 
 
+def test_checksums_of_parts_are_repeated_when_they_are_joined(store: S3Store, server: StrictS3, big: Path) -> None:
+    server.sums_parts = True
+    assert store.upload("runs/x/big", big).size == 40 * MIB
+
+
 def test_a_part_that_fails_once_is_sent_again_alone(store: S3Store, server: StrictS3, big: Path) -> None:
     server.on("UploadPart", 2, BUSY)
     info = store.upload("runs/x/big", big)
