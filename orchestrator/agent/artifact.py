@@ -19,7 +19,7 @@ from orchestrator.handover import JobSpec, Snapshot
 from orchestrator.types import ArtifactManifest
 
 
-class Invalid(Exception):  # noqa: N818 - says what is wrong with the result
+class Invalid(Exception):
     """The result is not one that anybody wants; it is not published."""
 
 

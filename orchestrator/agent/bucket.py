@@ -29,11 +29,11 @@ T = TypeVar("T")
 _BACKOFF_MAX_S = 60.0
 
 
-class Superseded(Exception):  # noqa: N818 - not an error: this instance's time is over
+class Superseded(Exception):
     """Another attempt, or nobody, is in charge of the run now: write nothing more."""
 
 
-class GivenUp(Exception):  # noqa: N818 - the caller said until when
+class GivenUp(Exception):
     """Storage did not answer before the time was up; carries the last error."""
 
 

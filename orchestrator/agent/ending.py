@@ -32,7 +32,7 @@ class Ending:
     publish_artifact: bool = False
 
 
-class AttemptEnds(Exception):  # noqa: N818 - not an error: a decision that has to leave several calls at once
+class AttemptEnds(Exception):
     """Nothing more can be done on this instance; carries how it ends."""
 
     def __init__(self, ending: Ending) -> None:

@@ -11,7 +11,7 @@ from orchestrator.storage.base import Store
 _CHUNK = 1 << 20
 
 
-class Damaged(Exception):  # noqa: N818 - says what is wrong with a stored object
+class Damaged(Exception):
     """What was downloaded is not what the manifest promises."""
 
 

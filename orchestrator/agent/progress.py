@@ -39,8 +39,9 @@ def finite(value: float | None) -> float | None:
 class Progress:
     """One trainer start, seen through its events file. Thread-safe; `poll` reads on from where it stopped."""
 
-    def __init__(self, path: Path, *, clock: Clock) -> None:
+    def __init__(self, path: Path, *, clock: Clock, bad_loss_logs: int = 3) -> None:
         self._path = path
+        self._bad_loss_logs = bad_loss_logs
         self._clock = clock
         self._lock = threading.Lock()
         self._offset = 0
@@ -85,6 +86,11 @@ class Progress:
                 if isinstance(event, dict):
                     self._take(event)
             return self._offset > before
+
+    @property
+    def has_diverged(self) -> bool:
+        """So many bad losses in a row that the weights are lost, whatever comes after them."""
+        return self.bad_logs >= self._bad_loss_logs
 
     def is_suspect(self, step: int) -> bool:
         """Saved after the last loss that was a sane number, while the losses are not."""
@@ -149,6 +155,8 @@ class Progress:
         if "loss" not in event:
             return  # an evaluation or a summary
         self.loss = finite(loss)
+        if self.has_diverged:
+            return  # a number that looks sane again does not bring the weights back
         if _is_bad(loss, norm):
             self.bad_logs += 1
             return

@@ -18,7 +18,7 @@ Note = Callable[[str], None]
 _SCANNED_MAX = 1 << 25  # secrets stand in small files; weights are not searched
 
 
-class Unverified(StorageError):  # noqa: N818 - reads as what it is
+class Unverified(StorageError):
     """What was just stored is not there as it should be."""
 
 

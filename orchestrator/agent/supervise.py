@@ -69,7 +69,6 @@ class Supervisor:
             redactor=redactor,
             clock=clock,
         )
-        self._limits = watchdog.Limits(config.hang_timeout_s, config.bad_loss_logs)
         self._tick_s = min(_TICK_S, config.heartbeat_s / 5, config.hang_timeout_s / 5)
         self._disk_looked_at = 0.0
         self._spec: JobSpec | None = None
@@ -156,6 +155,9 @@ class Supervisor:
             setting = (restored.micro_batch_size, restored.gradient_accumulation_steps) if restored else own
         if setting != own:
             self._status.note(f"micro-batch {setting[0]} x accumulation {setting[1]} instead of {own[0]} x {own[1]}")
+        # The snapshots of this start must never be looked at without its events: follow first, then start.
+        self._sync.drop_suspect()
+        self._follow(trainer.next_number(self._home), setting)
         started = trainer.launch(
             self._home,
             self._config,
@@ -168,9 +170,8 @@ class Supervisor:
         )
         where = f"step {restored.step}" if restored else "the beginning"
         _log.info("trainer start %d, pid %d, from %s", started.start.number, started.start.pid, where)
-        self._take(started)
-        if restored is not None:
-            self._status.restored = restored
+        self._status.restored = restored
+        self._say("training")
         return started
 
     def _newest(self, setting: tuple[int, int]) -> Restored | None:
@@ -192,16 +193,17 @@ class Supervisor:
         return restore.newest(self._bucket, self._home, spec, note=self._status.note, until=self._patience())
 
     def _take(self, current: trainer.Trainer) -> None:
-        """Follow this trainer from now on."""
+        """Follow a trainer that an earlier agent had started."""
         start = current.start
-        progress = Progress(self._home.events(start.number), clock=self._clock)
-        progress.poll()
-        setting = (start.micro_batch_size, start.gradient_accumulation_steps)
-        self._status.progress, self._status.setting = progress, setting
+        self._follow(start.number, (start.micro_batch_size, start.gradient_accumulation_steps))
         self._status.restored = trainer.restored_of(start)
-        self._status.trainer_starts = start.number
-        self._sync.follow(progress, setting)
         self._say("training")
+
+    def _follow(self, number: int, setting: tuple[int, int]) -> None:
+        progress = Progress(self._home.events(number), clock=self._clock, bad_loss_logs=self._config.bad_loss_logs)
+        progress.poll()
+        self._status.progress, self._status.setting, self._status.trainer_starts = progress, setting, number
+        self._sync.follow(progress, setting)
 
     def _watch(self, current: trainer.Trainer) -> Ending:
         while True:
@@ -213,7 +215,7 @@ class Supervisor:
             alive = current.is_alive  # before the events: what it said last must not be missed
             progress.poll()
             leave = self._reason_to_leave()
-            if watchdog.has_diverged(progress, self._limits):
+            if progress.has_diverged:
                 current.end()
                 return self._diverged(progress)
             if leave is not None and alive:
@@ -223,7 +225,7 @@ class Supervisor:
                 if isinstance(verdict, Ending):
                     return verdict
                 current = self._again(current, verdict, progress)
-            elif watchdog.is_hung(progress, self._limits, now=self._clock.monotonic()):
+            elif watchdog.is_hung(progress, self._config.hang_timeout_s, now=self._clock.monotonic()):
                 current = self._unhang(current, progress)
             elif progress.started and self._disk_is_full():
                 return self._stop_for_disk(current)
@@ -262,7 +264,7 @@ class Supervisor:
         progress.drain()
         tail = "\n".join(self._logs.tail(_TAIL_LINES, since=current.start.log_at))
         verdict = judge(Left(current.code, tail, current.was_oom_killed), progress)
-        if watchdog.has_diverged(progress, self._limits):
+        if progress.has_diverged:
             return self._diverged(progress)
         return verdict
 

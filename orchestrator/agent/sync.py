@@ -100,11 +100,10 @@ class Sync(threading.Thread):
             self.blocked = ""
 
     def drop_suspect(self) -> None:
-        """After a divergence: what was saved since the last sane loss is worth nothing."""
-        with self._busy:
-            for step in snapshots.pending(self._home):
-                if self._progress is None or self._progress.is_suspect(step):
-                    snapshots.remove(self._home, step)
+        """What was saved since the last sane loss, while the losses were not, is worth nothing any more."""
+        for step in snapshots.pending(self._home):
+            if self._progress is not None and self._progress.is_suspect(step):
+                snapshots.remove(self._home, step)
 
     def _publish(self, snapshot: Snapshot) -> None:
         config = self._bucket.config

@@ -101,6 +101,12 @@ def end_leftovers(home: Home, *, clock: Clock) -> None:
         processes.end(last.pid, last.marker, clock=clock, grace_s=0)
 
 
+def next_number(home: Home) -> int:
+    """Which start the next one is."""
+    last = _read(home)
+    return last.number + 1 if last else 1
+
+
 def launch(
     home: Home,
     config: AgentConfig,
@@ -113,8 +119,7 @@ def launch(
     note: Callable[[str], None],
 ) -> Trainer:
     """Start it. The intent is on disk first, so that a trainer whose agent died at once is found all the same."""
-    last = _read(home)
-    number = last.number + 1 if last else 1
+    number = next_number(home)
     _clear(home)
     words = {"{python}": config.trainer_python or sys.executable, "{job}": str(home.job), "{work}": str(home.work)}
     trainer_config = TrainerConfig(

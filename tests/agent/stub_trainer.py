@@ -53,7 +53,7 @@ class Trainer:
         self.first_start = config["events_path"].endswith("events-1.jsonl")
 
     def say(self, event, **fields):
-        with open(self.config["events_path"], "a", encoding="utf-8") as file:
+        with Path(self.config["events_path"]).open("a", encoding="utf-8") as file:
             file.write(json.dumps({"event": event, "at": time.time(), **fields}) + "\n")
 
     def due(self, key, step):

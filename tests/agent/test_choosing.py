@@ -138,7 +138,7 @@ pairs = st.tuples(st.integers(0, 30), st.integers(1, 4))
     named=st.sets(st.sampled_from(["s0", "s1", "s2", "s3"]), max_size=3),
 )
 def test_whatever_is_pruned_the_newest_verified_one_stays_whole(
-    present, verified, unreadable, keep, owned, intents, named
+    *, present, verified, unreadable, keep, owned, intents, named
 ) -> None:
     listed = [one(s, a, when=s) for s, a in present]
     manifests = {

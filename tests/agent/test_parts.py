@@ -368,7 +368,19 @@ def test_ending_a_trainer_ends_what_it_started_in_sessions_of_their_own(bench: B
 
 
 def test_the_agent_carries_little() -> None:
-    heavy = "boto3 typer rich psutil yaml paramiko torch runpod vastai orchestrator.recipe orchestrator.cli".split()
+    heavy = [
+        "boto3",
+        "typer",
+        "rich",
+        "psutil",
+        "yaml",
+        "paramiko",
+        "torch",
+        "runpod",
+        "vastai",
+        "orchestrator.recipe",
+        "orchestrator.cli",
+    ]
     code = f"import orchestrator.agent.__main__, sys; print([m for m in {heavy!r} if m in sys.modules])"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "[]"

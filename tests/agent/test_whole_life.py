@@ -90,7 +90,7 @@ def test_a_killed_agent_is_started_again_and_adopts_its_living_trainer(stage: St
         stage.wait(lambda: stage.events(home, "step"))
     for pid in agents():
         os.kill(pid, signal.SIGKILL)
-    stage.wait(lambda: home.ended.exists(), 25)
+    stage.wait(home.ended.exists, 25)
     assert stage.exit_record().code == 0
     assert len({e["pid"] for e in stage.events(home, "pid")}) == 1, "one trainer, all the time"
     assert stage.is_whole(stage.artifact())
@@ -155,7 +155,7 @@ def test_a_container_that_is_restarted_goes_on_by_itself_and_says_so(stage: Stag
     deadline = home.deadline.read_text()
     stage.kill_everything()
     stage.boot(home, TUNE_DEADLINE_S="999999")
-    stage.wait(lambda: home.ended.exists(), 25)
+    stage.wait(home.ended.exists, 25)
     assert home.deadline.read_text() == deadline
     assert stage.exit_record().code == 0
     starts = stage.events(home, "pid")
