@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from orchestrator.errors import InstanceNotFound
+from orchestrator.processes import lock_is_held
 from orchestrator.providers.local import LocalProvider
 from orchestrator.types import InstanceState, Requirements, Token, new_namespace
 from tests.contract.provider_contract import new_token
@@ -116,7 +117,8 @@ def test_what_was_never_finished_is_cleared_away_later_and_not_before(world: Loc
 def test_a_crash_while_it_is_being_removed_is_finished_by_the_next_terminate(world: LocalWorld) -> None:
     """Processes ended, folder still there: the host died between the two."""
     instance = world.rent("exit 0")
-    assert world.wait(lambda: world.state(instance) is InstanceState.STOPPED and not world.provider_hosts())
+    assert world.wait(lambda: world.state(instance) is InstanceState.STOPPED)
+    assert world.wait(lambda: not lock_is_held(Path(instance.address["alive"])))
     (world.home(instance).parent / "terminate").touch()
     world.provider.terminate(instance.instance_id)
     assert world.state(instance) is None
@@ -141,6 +143,7 @@ def test_many_may_terminate_at_once_when_there_is_no_host(world: LocalWorld) -> 
     instance = world.rent("setsid sleep 1000 & setsid sleep 1000 & wait")
     host = next(p for p in world.provider_hosts() if mark(p, "TUNE_INSTANCE_HOST") == instance.instance_id)
     host.kill()
+    assert world.wait(lambda: not lock_is_held(Path(instance.address["alive"])))
     script = (
         "import sys\n"
         "from pathlib import Path\n"
