@@ -174,10 +174,11 @@ def restored_of(start: Start) -> Restored | None:
 
 
 def _clear(home: Home) -> None:
-    """Only vouched-for snapshots outlive a trainer: half-made folders would be written into, or taken for good."""
-    for folder in (home.output, home.control, home.final):
+    """Only what is vouched for outlives a trainer: half-made folders would be written into, or taken for good."""
+    for folder in (home.output, home.control):
         shutil.rmtree(folder, ignore_errors=True)
-    home.final_record.unlink(missing_ok=True)
+    if not home.final_record.exists():  # a trainer killed after its last word finds its result, and only says so again
+        shutil.rmtree(home.final, ignore_errors=True)
     for path in home.snapshots.iterdir():
         if path.is_dir() and not path.with_name(f"{path.name}.json").exists():
             shutil.rmtree(path, ignore_errors=True)
