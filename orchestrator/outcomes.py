@@ -116,12 +116,13 @@ def verdict(run: Run, *, spent_usd: Decimal, now: datetime) -> Verdict:
     winner = next((a for a in run.attempts if a.outcome is Outcome.SUCCEEDED), None)
     if winner:
         return Verdict(Phase.SUCCEEDED, Outcome.SUCCEEDED, winner.reason or f"attempt {winner.number} finished")
+    limit = spent_up(run, spent_usd=spent_usd, now=now)
     failed = final_failure(run)
     if failed:
-        return Verdict(Phase.FAILED, failed.outcome, failed.reason)
+        reason = limit if failed.outcome is Outcome.BUDGET else ""  # the agent only knows that it was asked to leave
+        return Verdict(Phase.FAILED, failed.outcome, reason or failed.reason)
     if run.stop_requested_at:
         return Verdict(Phase.CANCELLED, Outcome.CANCELLED, "stopped by its user")
-    limit = spent_up(run, spent_usd=spent_usd, now=now)
     if limit:
         return Verdict(Phase.FAILED, Outcome.BUDGET, limit)
     tries = counted(run)

@@ -148,7 +148,9 @@ def interrupted(scenario: Scenario, interruption: Interruption, moment: int, pro
             return
         world = story.world
         box = world.box()
-        was_at_work = box is not None and box.is_up(world.clock.now().timestamp()) and box.job is not None and box.job.restored
+        was_at_work = (
+            box is not None and box.is_up(world.clock.now().timestamp()) and box.job is not None and box.job.restored
+        )
         world.tolerates_superseded = interruption.overtakes
         if interruption.heals_after_s is not None:
             story.later.append((world.now_s + interruption.heals_after_s, World.fair))
@@ -166,25 +168,27 @@ def interrupted(scenario: Scenario, interruption: Interruption, moment: int, pro
     return world
 
 
+def latest_end_s(length_s: float, interruption: Interruption) -> float:
+    """When the story must be over, if it takes `length_s` without the interruption."""
+    asleep_s = 300 if interruption.overtakes else 0
+    return length_s + LOST_TIME_S + (interruption.heals_after_s or 0) + asleep_s
+
+
 def plan(product: Product, *, every: int = 1) -> Iterator[tuple[Scenario, Interruption, int, float]]:
     """Scenario, interruption, moment, and when the story must be over at the latest."""
     for scenario in SCENARIOS:
         count, length_s = moments(scenario, product)
         for interruption in INTERRUPTIONS:
-            extra = LOST_TIME_S + (interruption.heals_after_s or 0) + (300 if interruption.overtakes else 0)
             for moment in range(0, count, every):
-                yield scenario, interruption, moment, length_s + extra
+                yield scenario, interruption, moment, latest_end_s(length_s, interruption)
 
 
-def try_all(product: Product, *, every: int = 1) -> int:
+def try_all(product: Product, *, every: int = 1) -> None:
     """Play every story; raises Broken with the first promise that does not hold."""
-    played = 0
     for scenario, interruption, moment, latest_s in plan(product, every=every):
         try:
-            world = interrupted(scenario, interruption, moment, product)
-            if world.now_s > latest_s:
-                raise Broken(f"took {world.now_s:.0f} s instead of {latest_s:.0f}")
+            now_s = interrupted(scenario, interruption, moment, product).now_s
         except (Broken, TuneError) as e:
             raise Broken(f"{scenario.name} / {interruption.name} at moment {moment}: {e}") from e
-        played += 1
-    return played
+        if now_s > latest_s:
+            raise Broken(f"{scenario.name} / {interruption.name} at moment {moment}: took {now_s:.0f} s")

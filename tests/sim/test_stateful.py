@@ -26,7 +26,9 @@ class Machine(RuleBasedStateMachine):
 
     product = Product()
 
-    @initialize(start=WARM, attempts=st.integers(1, 4), budget=st.sampled_from([None, None, "0.05"]), ends_itself=st.booleans())
+    @initialize(
+        start=WARM, attempts=st.integers(1, 4), budget=st.sampled_from([None, None, "0.05"]), ends_itself=st.booleans()
+    )
     def begin(self, start: Phase, attempts: int, budget: str | None, ends_itself: bool) -> None:
         limits = Limits(max_attempts=attempts, budget_usd=Decimal(budget) if budget else None)
         self.world = World(self.product, replace(BRIEF, ends_itself=ends_itself), limits)
@@ -68,7 +70,12 @@ class Machine(RuleBasedStateMachine):
     def the_user_opens_it_again(self) -> None:
         self.world.reopen()
 
-    @rule(what=st.sampled_from(["api_down", "terminate_broken", "remote_down", "bucket_down", "never_boots", "no_capacity"]), on=st.booleans())
+    @rule(
+        what=st.sampled_from(
+            ["api_down", "terminate_broken", "remote_down", "bucket_down", "never_boots", "no_capacity"]
+        ),
+        on=st.booleans(),
+    )
     def the_weather_changes(self, what: str, on: bool) -> None:
         self.world.weather(**{what: on})
 
@@ -92,7 +99,10 @@ class Machine(RuleBasedStateMachine):
     def something_befalls_the_instance(self, what: str) -> None:
         getattr(self.world, what)()
 
-    @rule(outcome=st.sampled_from([Outcome.USER_ERROR, Outcome.SETUP_FAILED, Outcome.HOST_FAULT, Outcome.OOM]), seldom=SELDOM)
+    @rule(
+        outcome=st.sampled_from([Outcome.USER_ERROR, Outcome.SETUP_FAILED, Outcome.HOST_FAULT, Outcome.OOM]),
+        seldom=SELDOM,
+    )
     def the_recipe_fails(self, outcome: Outcome, seldom: int) -> None:
         if seldom == 0:
             self.world.fail(outcome)

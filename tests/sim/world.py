@@ -14,7 +14,7 @@ from orchestrator.providers.registry import Bound
 from orchestrator.providers.sim import Box, Climate, SimCloud
 from orchestrator.storage.memory import MemoryStore
 from orchestrator.storage.runs import Loaded, RunStore
-from orchestrator.types import Instance, Limits, Outcome, Phase, Requirements, Run, RunId, new_run_id
+from orchestrator.types import Instance, Limits, Outcome, Phase, Requirements, Run, RunId, new_run_id, parse_token
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 QUICK = Climate(total_steps=20, checkpoint_steps=5)  # ten minutes of training
@@ -55,6 +55,7 @@ class Product:
     acts: Any = acts
     observe: Any = observe
     sweep: Any = sweep
+    money: Any = money
     store: type[MemoryStore] = MemoryStore
     declared_list_lag_s: float | None = None
 
@@ -137,6 +138,7 @@ class World:
         self.done_at: datetime | None = None  # when the recipe exited 0
         self.wait_s = 0.0
         self._parsed: Loaded | None = None
+        self.namespace = self.runs.namespace()
         run = self.new_run("first")
         self.run_id: RunId = run.run_id
         self.runs.create(run)
@@ -206,6 +208,11 @@ class World:
         self.fair()
         return self.until(Phase.SUCCEEDED, Phase.FAILED, Phase.CANCELLED)
 
+    def settle_long(self) -> Run:
+        """Fair weather: a run that takes long must at least be at work again."""
+        self.fair()
+        return self.until(Phase.RUNNING)
+
     def stop(self, *, at_once: bool = False) -> None:
         self.product.reconcile.request_stop(self.context(), self.run_id, at_once=at_once)
 
@@ -237,7 +244,7 @@ class World:
         return living[-1] if living else None
 
     def living(self) -> list[Box]:
-        return [b for b in self.cloud.billing() if f"-{self.run_id}-" in b.token]
+        return [b for b in self.rented() if not b.is_gone]
 
     def outbid(self) -> None:
         with self.cloud.turn():
@@ -300,7 +307,11 @@ class World:
 
     def rented(self) -> list[Box]:
         with self.cloud.turn() as state:
-            return [b for b in state.boxes if f"-{self.run_id}-" in b.token]
+            return [b for b in state.boxes if self._is_ours(b)]
+
+    def _is_ours(self, box: Box) -> bool:
+        parts = parse_token(box.token)
+        return parts is not None and (parts.namespace, parts.run_id) == (self.namespace, self.run_id)
 
     def exited_0(self) -> bool:
         """Some attempt's exit record says that the recipe is done."""
@@ -321,7 +332,10 @@ class World:
         _promise(not (run.phase.is_terminal and living), f"{run.phase}, and {[b.token for b in living]} is billing")
         _promise(len({b.token for b in rented}) == len(rented), "one attempt has rented twice")
         allowance = [b for b in rented if _number(b) > run.attempts_at_resume]
-        _promise(len(allowance) <= run.limits.max_attempts, f"{len(allowance)} instances for {run.limits.max_attempts} attempts")
+        _promise(
+            len(allowance) <= run.limits.max_attempts,
+            f"{len(allowance)} instances for {run.limits.max_attempts} attempts",
+        )
         _promise(len(outcomes.counted(run)) <= run.limits.max_attempts, "more attempts than allowed")
         _promise(len(run.attempts) <= run.limits.max_attempts * (run.resumes + 1) + 25, "the record grows for ever")
         self._check_never_again(run, rented)
@@ -337,7 +351,10 @@ class World:
         numbers = {a.number: a.intended_at for a in run.attempts}
         again = [b.token for b in rented if numbers.get(_number(b), START) > self.done_at]
         _promise(not again, f"the recipe had exited 0, and ran again: {again}")
-        _promise(run.phase not in (Phase.FAILED, Phase.CANCELLED) or run.phase_since <= self.done_at, f"{run.phase} although it had succeeded")  # type: ignore[operator]
+        _promise(
+            run.phase not in (Phase.FAILED, Phase.CANCELLED) or run.phase_since <= self.done_at,
+            f"{run.phase} although it had succeeded",
+        )  # type: ignore[operator]
 
     def _check_money(self, run: Run, rented: list[Box]) -> None:
         now_s = self.clock.now().timestamp()
@@ -346,7 +363,7 @@ class World:
         )
         if not rented:
             return
-        told = money.ledger(run, self.clock.now()).total_usd
+        told = self.product.money.ledger(run, self.clock.now()).total_usd
         _promise(told + Decimal("0.0001") >= true, f"the ledger says ${told:.4f}, the cloud charges ${true:.4f}")
 
 
@@ -354,6 +371,6 @@ def _number(box: Box) -> int:
     return int(box.token.rpartition("-a")[2])
 
 
-def _promise(holds: bool, otherwise: str) -> None:  # noqa: FBT001
+def _promise(holds: bool, otherwise: str) -> None:
     if not holds:
         raise Broken(otherwise)

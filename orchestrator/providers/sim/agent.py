@@ -75,7 +75,10 @@ class Agent:
             data = self._bucket.get(keys.record(job.run_id)).data
         except ObjectNotFound:
             return False
-        run = json.loads(data)  # read so often that checking it each time would be most of the simulation's work
+        try:
+            run = json.loads(data)  # read so often that checking it each time would be most of the simulation's work
+        except ValueError:
+            return True  # a torn record says nothing about who is in charge
         job.asked_to_save = run["request"] == "save_and_exit"
         newest = run["attempts"][-1]["number"] if run["attempts"] else 0
         return newest == job.attempt and not Phase(run["phase"]).is_terminal

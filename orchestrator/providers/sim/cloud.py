@@ -37,6 +37,7 @@ from orchestrator.types import (
 )
 
 REMEMBERED_S = 86_400.0
+LATE_S = 300.0  # by so much a "late" create breaks the declared lag
 
 
 class SimCloud:
@@ -100,12 +101,12 @@ class SimCloud:
                 token=token,
                 offer=offer,
                 created_s=now_s,
-                listed_s=now_s + self.climate.list_lag_s,
+                listed_s=now_s + self.climate.list_lag_s + (LATE_S if script == "late" else 0),
                 ready_s=None if weather.never_boots else now_s + self.climate.boot_s,
                 life_s=spec.deadline_s,
             )
             state.boxes.append(box)
-            if script == "lost":
+            if script in ("lost", "late"):
                 raise OutcomeUnknown("create timed out", token=token)
             return self._instance(box)
 
