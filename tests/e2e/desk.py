@@ -146,7 +146,7 @@ class Desk:
         return home if home.exists() else None
 
     def events(self, home: Path) -> list[dict[str, Any]]:
-        return list(_events(home / "work" / "events.jsonl"))
+        return [e for path in sorted((home / "work").glob("events-*.jsonl")) for e in _events(path)]
 
     def kill_instance(self, name: str) -> None:
         """The provider takes it: every process at once, no notice, the disk is gone."""
