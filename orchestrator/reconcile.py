@@ -65,6 +65,10 @@ def _pass(context: Context, run: Run, version: str, listing: Listing) -> Pass:
     step = decide(run, seen, now, context.policy(run.provider))
     if step.run != run:
         version = context.runs.save(step.run, expect=version)
+    elif step.kill and context.runs.load(run.run_id).version != version:
+        # The list is younger than the record: what looks like a stray may be what somebody has rented since. A save
+        # would have noticed.
+        raise RunConflict(f"run {run.run_id} has moved on while it was looked at")
     events, troubles = list(step.events), look.troubles
     troubles += terminate(context, run.provider, step.kill)
     after = step.run
