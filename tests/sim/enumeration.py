@@ -80,6 +80,17 @@ def _api_down(world: World) -> None:
     world.weather(api_down=True)
 
 
+def _others_go_on(world: World) -> None:
+    for _ in range(5):
+        world.one_pass()
+        world.advance(max(1.0, min(20.0, world.wait_s)))
+
+
+BETWEEN_READS = (
+    Interruption("others go on at once", lambda w: [w.one_pass() for _ in range(4)] and None),
+    Interruption("others go on for a while", _others_go_on, overtakes=True),
+    Interruption("the user says stop now", lambda w: w.stop(at_once=True), (Phase.CANCELLED, Phase.SUCCEEDED)),
+)
 INTERRUPTIONS = (
     Interruption("the orchestrator dies", _die),
     Interruption("a second orchestrator passes", _second),
@@ -122,13 +133,13 @@ class Story:
         raise Broken(f"no end: {world.run.phase} after {world.events[-6:]}, {world.errors[-1:]}")
 
 
-def moments(scenario: Scenario, product: Product) -> tuple[int, float]:
-    """How many moments the uninterrupted story has, and how long it takes."""
+def moments(scenario: Scenario, product: Product, *, reads: bool = False) -> tuple[int, float]:
+    """How many moments the uninterrupted story has, and how long it takes: around side effects, or after reads."""
     count = 0
 
-    def tap(_when: str, _what: str) -> None:
+    def tap(when: str, _what: str) -> None:
         nonlocal count
-        count += 1
+        count += (when == "read") == reads
 
     world = Story(scenario, product).play(tap)
     if world.run.phase is not scenario.ends:
@@ -136,15 +147,17 @@ def moments(scenario: Scenario, product: Product) -> tuple[int, float]:
     return count, world.now_s
 
 
-def interrupted(scenario: Scenario, interruption: Interruption, moment: int, product: Product) -> World:
+def interrupted(
+    scenario: Scenario, interruption: Interruption, moment: int, product: Product, *, reads: bool = False
+) -> World:
     """The story with one interruption at one moment."""
     story, seen = Story(scenario, product), 0
     was_at_work = False
 
-    def tap(_when: str, _what: str) -> None:
+    def tap(when: str, _what: str) -> None:
         nonlocal seen, was_at_work
-        seen += 1
-        if seen != moment + 1:
+        seen += (when == "read") == reads
+        if seen != moment + 1 or (when == "read") != reads:
             return
         world = story.world
         box = world.box()
@@ -178,7 +191,7 @@ def plan(product: Product, *, every: int = 1) -> Iterator[tuple[Scenario, Interr
     """Scenario, interruption, moment, and when the story must be over at the latest."""
     for scenario in SCENARIOS:
         count, length_s = moments(scenario, product)
-        for interruption in INTERRUPTIONS:
+        for interruption in INTERRUPTIONS:  # the moments between reads are many, and have a test of their own
             for moment in range(0, count, every):
                 yield scenario, interruption, moment, latest_end_s(length_s, interruption)
 

@@ -435,6 +435,17 @@ MUTANTS = (
         scene="a_reply_that_comes_after_the_run_has_moved_on_leaves_nothing",
     ),
     Mutant(
+        "a list younger than the record is trusted",
+        (
+            (
+                "reconcile",
+                "    elif step.kill and context.runs.load(run.run_id).version != version:\n",
+                "    elif False:\n",
+            ),
+        ),
+        scene="what_somebody_rents_while_another_looks_is_no_stray",
+    ),
+    Mutant(
         "old intents are acted on",
         (
             ("acts", "        if age_s > INTENT_FRESH_S:\n", "        if False:\n"),

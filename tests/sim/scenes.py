@@ -436,6 +436,22 @@ def a_reply_that_comes_after_the_run_has_moved_on_leaves_nothing(product: Produc
 
 
 @scene
+def what_somebody_rents_while_another_looks_is_no_stray(product: Product) -> None:
+    """The record is read, somebody rents, and only then comes the list with an instance that the record knows not of."""
+    world = World(product, replace(LONG, list_lag_s=0))
+
+    def rent(when: str, what: str) -> None:
+        if when == "read" and what.endswith("run.json") and world.run.phase is Phase.PENDING:
+            world.one_pass()
+
+    world.one_pass(rent)
+    box = world.box()
+    true(box is not None and box.dying_s is None, "it was ended at once")
+    world.until(Phase.RUNNING)
+    true(len(world.rented()) == 1)
+
+
+@scene
 def twenty_resumes_at_once_rent_one_instance(product: Product) -> None:
     for number in range(5):
         world = World(product)

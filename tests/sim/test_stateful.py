@@ -17,6 +17,8 @@ from tests.sim.world import QUICK, Killed, Product, World
 BRIEF = replace(QUICK, total_steps=4, checkpoint_steps=1, step_s=60.0)
 GAPS = st.sampled_from([0.0, 0.0, 1.0, 5.0, 15.0, 29.0, 31.0, 60.0, 130.0, 400.0, 1000.0, 4000.0])
 SELDOM = st.integers(0, 7)  # rules that end a run act on one draw of eight, or the interesting phases are never reached
+AT = st.integers(0, 5)  # few passes have more side effects
+WHEN = st.sampled_from(["before", "after", "read"])
 WARM = st.sampled_from([Phase.PENDING, Phase.PROVISIONING, Phase.BOOTSTRAPPING, Phase.RUNNING, Phase.TERMINATING])
 CREATES = st.sampled_from(["ok", "refused", "lost", "never", "unavailable"])
 
@@ -27,11 +29,15 @@ class Machine(RuleBasedStateMachine):
     product = Product()
 
     @initialize(
-        start=WARM, attempts=st.integers(1, 4), budget=st.sampled_from([None, None, "0.05"]), ends_itself=st.booleans()
+        start=WARM,
+        attempts=st.integers(1, 4),
+        budget=st.sampled_from([None, None, "0.05"]),
+        ends_itself=st.booleans(),
+        lag_s=st.sampled_from([0.0, 20.0]),
     )
-    def begin(self, start: Phase, attempts: int, budget: str | None, ends_itself: bool) -> None:
+    def begin(self, start: Phase, attempts: int, budget: str | None, ends_itself: bool, lag_s: float) -> None:
         limits = Limits(max_attempts=attempts, budget_usd=Decimal(budget) if budget else None)
-        self.world = World(self.product, replace(BRIEF, ends_itself=ends_itself), limits)
+        self.world = World(self.product, replace(BRIEF, ends_itself=ends_itself, list_lag_s=lag_s), limits)
         self.empty_lists = 0
         if start is Phase.TERMINATING:
             self.world.until(Phase.RUNNING)
@@ -48,22 +54,22 @@ class Machine(RuleBasedStateMachine):
             self.world.one_pass()
             self.world.advance(gap)
 
-    @rule(at=st.integers(0, 12), before=st.booleans())
-    def an_orchestrator_dies(self, at: int, before: bool) -> None:
-        self._interrupt(at, before, self._die)
+    @rule(at=AT, when=st.sampled_from(["before", "after"]))
+    def an_orchestrator_dies(self, at: int, when: str) -> None:
+        self._interrupt(at, when, self._die)
 
-    @rule(at=st.integers(0, 12), before=st.booleans(), gap=st.sampled_from([0.0, 1.0, 20.0]))
-    def two_look_at_once(self, at: int, before: bool, gap: float) -> None:
+    @rule(at=AT, when=WHEN, gap=st.sampled_from([0.0, 1.0, 20.0]))
+    def two_look_at_once(self, at: int, when: str, gap: float) -> None:
         def other() -> None:
             self.world.advance(gap)
             self.world.one_pass()
 
-        self._interrupt(at, before, other)
+        self._interrupt(at, when, other)
 
-    @rule(at=st.integers(0, 12), before=st.booleans(), at_once=st.booleans(), seldom=SELDOM)
-    def the_user_stops_it(self, at: int, before: bool, at_once: bool, seldom: int) -> None:
+    @rule(at=AT, when=WHEN, at_once=st.booleans(), seldom=SELDOM)
+    def the_user_stops_it(self, at: int, when: str, at_once: bool, seldom: int) -> None:
         if seldom == 0:
-            self._interrupt(at, before, lambda: self.world.stop(at_once=at_once))
+            self._interrupt(at, when, lambda: self.world.stop(at_once=at_once))
 
     @precondition(lambda self: self.world.run.phase in (Phase.FAILED, Phase.CANCELLED))
     @rule()
@@ -130,12 +136,12 @@ class Machine(RuleBasedStateMachine):
     def _die(self) -> None:
         raise Killed
 
-    def _interrupt(self, at: int, before: bool, happens: Any) -> None:
+    def _interrupt(self, at: int, when: str, happens: Any) -> None:
         seen = 0
 
-        def tap(when: str, _what: str) -> None:
+        def tap(now: str, _what: str) -> None:
             nonlocal seen
-            if (when == "before") == before:
+            if now == when:
                 seen += 1
                 if seen == at + 1:
                     happens()

@@ -20,7 +20,8 @@ START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 QUICK = Climate(total_steps=20, checkpoint_steps=5)  # ten minutes of training
 
 Tap = Callable[[str, str], None]
-"""Called with ("before" | "after", what) around every side effect of an orchestrator."""
+"""Called with ("before" | "after", what) around every side effect of an orchestrator, and with ("read", what) after it
+has read a run's record or a list of instances: what it knows from then on may be old."""
 
 
 class Killed(BaseException):
@@ -68,6 +69,8 @@ class _TappedStore:
 
     def __getattr__(self, name: str) -> Any:
         real = getattr(self._store, name)
+        if name == "get":
+            return self._get
         if name not in ("put", "put_new", "put_if", "delete"):
             return real
 
@@ -79,6 +82,12 @@ class _TappedStore:
 
         return tapped
 
+    def _get(self, key: str) -> Any:
+        result = self._store.get(key)
+        if key.endswith("/run.json"):
+            self._tap("read", key)
+        return result
+
 
 class _TappedCloud:
     def __init__(self, cloud: SimCloud, tap: Tap) -> None:
@@ -86,6 +95,8 @@ class _TappedCloud:
 
     def __getattr__(self, name: str) -> Any:
         real = getattr(self._cloud, name)
+        if name == "find":
+            return self._find
         if name not in ("create", "terminate"):
             return real
 
@@ -96,6 +107,11 @@ class _TappedCloud:
             return result
 
         return tapped
+
+    def _find(self, **kwargs: Any) -> Any:
+        result = self._cloud.find(**kwargs)
+        self._tap("read", "instances")
+        return result
 
     def connect(self, instance: Instance) -> Any:
         remote, tap = self._cloud.connect(instance), self._tap
