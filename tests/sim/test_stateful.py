@@ -19,7 +19,9 @@ GAPS = st.sampled_from([0.0, 0.0, 1.0, 5.0, 15.0, 29.0, 31.0, 60.0, 130.0, 400.0
 SELDOM = st.integers(0, 7)  # rules that end a run act on one draw of eight, or the interesting phases are never reached
 AT = st.integers(0, 5)  # few passes have more side effects
 WHEN = st.sampled_from(["before", "after", "read"])
-WARM = st.sampled_from([Phase.PENDING, Phase.PROVISIONING, Phase.BOOTSTRAPPING, Phase.RUNNING, Phase.TERMINATING])
+WARM = st.sampled_from(
+    [Phase.PENDING, Phase.PENDING, Phase.PROVISIONING, Phase.BOOTSTRAPPING, Phase.RUNNING, Phase.TERMINATING]
+)
 CREATES = st.sampled_from(["ok", "refused", "lost", "never", "unavailable"])
 
 
@@ -34,15 +36,31 @@ class Machine(RuleBasedStateMachine):
         budget=st.sampled_from([None, None, "0.05"]),
         ends_itself=st.booleans(),
         lag_s=st.sampled_from([0.0, 20.0]),
+        creates=st.lists(CREATES, max_size=2),
+        then=st.sampled_from(["fair", "fair", "partition", "outbid", "vanish"]),
     )
-    def begin(self, start: Phase, attempts: int, budget: str | None, ends_itself: bool, lag_s: float) -> None:
+    def begin(
+        self,
+        *,
+        start: Phase,
+        attempts: int,
+        budget: str | None,
+        ends_itself: bool,
+        lag_s: float,
+        creates: list[str],
+        then: str,
+    ) -> None:
+        """Start anywhere, with something having happened already."""
         limits = Limits(max_attempts=attempts, budget_usd=Decimal(budget) if budget else None)
         self.world = World(self.product, replace(BRIEF, ends_itself=ends_itself, list_lag_s=lag_s), limits)
         self.empty_lists = 0
+        self.world.weather(creates=list(creates))
         if start is Phase.TERMINATING:
             self.world.until(Phase.RUNNING)
             self.world.outbid()
         self.world.until(start, Phase.SUCCEEDED, Phase.FAILED)
+        if start in (Phase.BOOTSTRAPPING, Phase.RUNNING):
+            getattr(self.world, then)()
 
     @rule(gap=GAPS)
     def time_passes(self, gap: float) -> None:
