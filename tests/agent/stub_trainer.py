@@ -98,9 +98,14 @@ class Trainer:
                 self.say("oom", text="CUDA out of memory. Tried to allocate 2 GiB")
                 return 76
             self.say("step", step=step)
-            loss = plan.get("losses", {}).get(str(step), 1.0 / step)
+            losses = {**plan.get("losses", {}), **(plan.get("first_losses", {}) if self.first_start else {})}
+            loss = losses.get(str(step), 1.0 / step)
             self.say("log", step=step, loss=loss, grad_norm=plan.get("norm", 1.0), learning_rate=1e-4, tokens=10 * step)
-            if step % plan.get("save_every", 10**9) == 0 or step in plan.get("save_at", []):
+            if (
+                step % plan.get("save_every", 10**9) == 0
+                or step in plan.get("save_at", [])
+                or self.due("save_once", step)
+            ):
                 self.save(step, steps)
             if self.due("flood_at", step):
                 print(("flood of words " * 400 + "\n") * 5000, flush=True)
@@ -120,7 +125,7 @@ class Trainer:
     def finish(self, step, steps):
         self.say("phase", name="finishing")
         final = Path(self.config["final_dir"])
-        write_weights(final, step, self.plan.get("final"))
+        write_weights(final, step, self.plan.get("final"), self.plan.get("finish_pause", 0.0))
         for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
             (final / name).unlink()
         vouch(final, Path(f"{final}.json"), step, steps, versions={"stub": "1"})

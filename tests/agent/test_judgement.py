@@ -181,6 +181,7 @@ def test_done_needs_the_last_step(told: Told) -> None:
     verdict = judge(Left(0, ""), told.progress)
     assert isinstance(verdict, Ending)
     assert "step 9 of 10" in verdict.reason
+    assert (verdict.outcome, verdict.publish_artifact) == (Outcome.USER_ERROR, False)
     told.say("done", step=10, max_steps=10)
     verdict = judge(Left(0, ""), told.progress)
     assert isinstance(verdict, Ending)

@@ -67,13 +67,17 @@ class Small(Limits):
     disk_bytes = 5000
 
 
+class LongTalk(Small):
+    total_bytes = 10**9
+
+
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-def logs_of(bench: Bench, *secrets: str) -> Logs:
-    return Logs(bench.bucket, bench.home, Redactor(secrets), limits=Small)
+def logs_of(bench: Bench, *secrets: str, limits: type[Limits] = Small) -> Logs:
+    return Logs(bench.bucket, bench.home, Redactor(secrets), limits=limits)
 
 
 def stored(bench: Bench, kind: str = "log") -> str:
@@ -121,7 +125,7 @@ def test_a_flood_shows_its_beginning_its_end_and_how_much_is_missing(bench: Benc
 
 def test_no_part_of_a_secret_shows_where_a_flood_was_cut(bench: Bench) -> None:
     secret = "abcdefghijklmnopqrstuvwxyz0123456789"
-    logs = logs_of(bench, secret)
+    logs = logs_of(bench, secret, limits=LongTalk)
     for filler in range(150, 210, 3):  # the secret lies across the cut, with no line end near
         say(bench, b"." * filler + secret.encode() + b"," * 3000 + secret.encode() + b"." * filler)
         logs.ship()
@@ -350,6 +354,23 @@ def test_a_trainer_is_told_apart_from_a_stranger_with_its_pid(bench: Bench) -> N
         started.end()
     assert started.code is None
     assert processes.members(started.start.pid, started.start.marker) == []
+
+
+def test_a_trainer_whose_agent_died_before_it_noted_the_pid_is_found(bench: Bench) -> None:
+    home, clock = bench.home, SystemClock()
+    spec = type(SPEC)("stub", (sys.executable, "-c", "import time; time.sleep(600)"), {}, 1, 1)
+    started = trainer.launch(
+        home, bench.config, spec, None, setting=(1, 1), base_env=os.environ, clock=clock, note=bench.notes.append
+    )
+    try:
+        said = json.loads(home.trainer.read_text())
+        home.trainer.write_text(json.dumps({**said, "pid": 0, "started": 0}))
+        found = trainer.adopt(home, clock=clock)
+        assert found is not None
+        assert found.is_alive
+        assert found.start.pid == started.start.pid
+    finally:
+        started.end()
 
 
 def test_ending_a_trainer_ends_what_it_started_in_sessions_of_their_own(bench: Bench) -> None:

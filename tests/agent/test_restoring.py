@@ -143,13 +143,17 @@ def test_a_checkpoint_without_optimizer_serves_whoever_asked_for_that(first: Ben
 
 def test_what_a_paused_instance_wrote_after_the_hand_over_is_not_used(first: Bench) -> None:
     second = on_another_instance(first)
+    second.publish(250)
     third = Bench(first.home.root.parent, number=first.next_attempt(), bench=first)
-    late = replace(first.manifests[1, 200], step=300, attempt=2)
-    first.store.put(keys.checkpoint(RUN_ID, 300, 2), codec.dump(late))
+    intent = first.store.get(keys.record(RUN_ID)).data
+    first.store.put(keys.record(RUN_ID), intent.replace(b'"number": 3', b'"number": 2'))  # it sees no hand-over
+    second.publish(300)
+    first.store.put(keys.record(RUN_ID), intent)
+    assert (2, 300) in first.manifests
     found = restored(third)
     assert found is not None
-    assert found.step == 200
-    del second
+    assert found.step == 250
+    assert first.is_whole(first.manifests[2, 300])
 
 
 def test_a_download_that_was_cut_short_goes_on_with_what_is_missing(first: Bench) -> None:

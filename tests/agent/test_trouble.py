@@ -61,6 +61,15 @@ def test_one_bad_loss_is_no_divergence_and_its_checkpoint_is_published_later(sta
     assert stage.steps() == [(1, 5)]
 
 
+def test_a_restart_forgets_what_was_saved_in_a_bad_moment(stage: Stage) -> None:
+    plan = {"steps": 8, "save_at": [2], "save_once": 4, "first_losses": {"4": "nan", "5": "nan"}, "kill_at": 5}
+    make_run(stage.store, {**plan, "step_s": 0.1})
+    home = stage.instance()
+    assert stage.finish(home).code == 0
+    assert [e["resumed"] for e in stage.events(home, "pid")] == [0, 2]
+    assert stage.steps() == [(1, 2)]
+
+
 def test_out_of_memory_halves_the_batch_once_and_the_next_attempt_takes_it_up(stage: Stage) -> None:
     make_run(stage.store, {"steps": 60, "step_s": 0.03, "oom_above": 2, "oom_at": 3, "save_at": [2, 6]})
     home = stage.instance()

@@ -34,6 +34,8 @@ def test_a_run_ends_with_a_verified_artifact_and_only_then_with_code_0(stage: St
     assert "d" * 64 in card
     assert "5 of 5" in card
     assert stage.steps() == [(1, 2), (1, 4)]
+    ended, stored = stage.store.head(keys.exit_record(RUN_ID, 1)), stage.store.head(keys.artifact(RUN_ID))
+    assert stored.modified_at < ended.modified_at
     beat = stage.heartbeat()
     assert beat is not None
     assert (beat.stage, beat.step, beat.max_steps, beat.checkpoint_step, beat.trainer_starts) == ("ended", 5, 5, 4, 1)
@@ -218,6 +220,17 @@ def test_asked_to_leave_it_saves_publishes_and_says_why(stage: Stage, ask: str, 
     assert stage.steps() == [(1, record.step)]
     assert stage.is_whole(stage.manifest(record.step))
     assert stage.processes() == {}, "workers are gone too"
+
+
+def test_a_trainer_that_is_just_finishing_may_finish(stage: Stage) -> None:
+    make_run(stage.store, {"steps": 4, "ignore_term": True, "finish_pause": 0.3})
+    home = stage.instance()
+    agent = stage.agent(home)
+    stage.wait(lambda: any(e["name"] == "finishing" for e in stage.events(home, "phase")))
+    agent.terminate()
+    assert agent.wait(20) == 0
+    assert (stage.exit_record().outcome, stage.exit_record().code) == (Outcome.SUCCEEDED, 0)
+    assert stage.is_whole(stage.artifact())
 
 
 def test_a_trainer_that_ignores_the_request_is_killed_in_time(stage: Stage) -> None:
