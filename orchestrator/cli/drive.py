@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import threading
@@ -38,11 +39,13 @@ if TYPE_CHECKING:
 
 LOOK_EVERY_S = 1.0  # a folder is cheap to look at
 LOOK_EVERY_REMOTE_S = 5.0  # a bucket costs a request per look
+EMBEDDED_WAIT_S = 3.0
 TROUBLE_WAIT_S = 5.0  # after a failed pass; doubles up to the next one
 TROUBLE_WAIT_MAX_S = 60.0
 MARKET_WAIT_S = 60.0
 UNCONFIRMED_AFTER_S = 900.0  # a stop that has not been confirmed by then deserves a person's eye
 NEEDS_A_PERSON = (RunNotFound, RecordCorrupt, CredentialsMissing, QuotaExceeded, StorageDenied)
+ENDING = ("finishing", "ended", "upload_blocked")  # stages of an agent that an exit record may follow
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -78,6 +81,7 @@ class _Loop:
     watch: Watch
     turned_away: threading.Event
     trouble_s: float = TROUBLE_WAIT_S
+    phase: Phase | None = None  # after the last pass
 
     def run(self) -> Run:
         started = self.session.clock.monotonic()
@@ -127,14 +131,31 @@ class _Loop:
             self.watch.trouble("; ".join(done.troubles))
         else:
             self.watch.well()
+        self.phase = done.run.phase
         self._look(done.run)
-        return done.run, done.wait_s
+        return done.run, min(done.wait_s, self._longest_wait_s(done.run))
 
-    def _look(self, run: Run) -> None:
+    def _longest_wait_s(self, run: Run) -> float:
+        """A marketplace on this very machine costs nothing to ask."""
+        is_embedded = self.session.provider(run.provider).provider.capabilities.list_lag_s == 0
+        return EMBEDDED_WAIT_S if is_embedded else math.inf
+
+    def _look(self, run: Run) -> View:
         view = observe(self.session.runs, run, now=self.session.runs.store.now())
         self.watch.show(view, monotonic_s=self.session.clock.monotonic())
         if self.goal.on_look:
             self.goal.on_look(view, self.watch.event)
+        return view
+
+    def _is_worth_a_pass(self, view: View) -> bool:
+        """The run has moved on since the last pass: its attempt has ended, or somebody else has changed the record."""
+        run, beat = view.run, view.heartbeat
+        if run.phase is not self.phase:
+            return True
+        is_ending = beat is not None and (beat.stage in ENDING or (beat.max_steps > 0 and beat.step >= beat.max_steps))
+        if not is_ending or run.attempt is None or run.phase is Phase.TERMINATING:
+            return False
+        return self.session.runs.exit_record(self.run_id, run.attempt.number) is not None
 
     def _wait(self, wait_s: float) -> None:
         """Until the next pass is due, with a look now and then.."""
@@ -148,7 +169,8 @@ class _Loop:
             self.turned_away.wait(min(left_s, every_s))
             if left_s > every_s and not self.turned_away.is_set():
                 with contextlib.suppress(TuneError):  # the next pass will say what is wrong
-                    self._look(self.session.runs.load(self.run_id).run)
+                    if self._is_worth_a_pass(self._look(self.session.runs.load(self.run_id).run)):
+                        return
 
 
 @contextlib.contextmanager

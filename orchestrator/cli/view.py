@@ -90,9 +90,11 @@ def observe(runs: RunStore, run: Run, *, now: datetime) -> View:
 
 def spent_usd(run: Run, now: datetime) -> Decimal:
     """What the run has cost so far, all attempts together."""
+    from decimal import Decimal
+
     from orchestrator.money import ledger
 
-    return ledger(run, now).total_usd
+    return ledger(run, now).total_usd.quantize(Decimal("0.000001"))
 
 
 def summary(run: Run, *, now: datetime) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def _fetch(session: Session, run: Run, folder: Path) -> None:
 
 
 def _ask(session: Session, folder: Path) -> None:
-    """The same question to the model as it was and as it is now, in a process of its own: torch stays out of this one."""
+    """The same question to the model as it was and as it is now, in a process of its own: torch stays out of here."""
     import subprocess
     import sys
 
