@@ -29,6 +29,7 @@ class Policy:
     claim_s: float = 120.0  # how long one orchestrator may bootstrap before another one tries
     first_beat_s: float = 300.0  # from the agent's files being in place to its first heartbeat
     save_and_exit_s: float = 90.0
+    look_every_s: float = 60.0  # the longest wait between two looks of somebody who watches
 
     @property
     def quiet_s(self) -> float:

@@ -293,7 +293,7 @@ def _is_bootstrapping(run: Run, attempt: Attempt) -> bool:
 
 def prune(context: Context, run: Run) -> list[str]:
     """Delete what ended attempts left and no kept checkpoint needs. Never in the way of anything: trouble is told."""
-    owned = [a.number for a in run.attempts if a.ended_at and a.bootstrapped_at]
+    owned = [a.number for a in run.attempts if a.ended_at and not a.refused]
     if not owned:
         return []
     try:

@@ -60,9 +60,8 @@ class Listing:
         self._taken: dict[str, tuple[datetime, Sequence[Instance] | None]] = {}
         self.trouble: dict[str, str] = {}
 
-    def of(self, run: Run) -> tuple[datetime, tuple[Instance, ...] | None]:
+    def of(self, run: Run, now: datetime) -> tuple[datetime, tuple[Instance, ...] | None]:
         """When the list was asked for, and the run's instances in it; None without a complete list."""
-        now = self._context.runs.store.now()
         taken = self._taken.get(run.provider)
         if taken is None or now - taken[0] > timedelta(seconds=LISTING_FRESH_S):
             taken = (now, self._ask(run.provider, run.namespace))
@@ -97,7 +96,7 @@ class Look:
     def take(self) -> tuple[Seen, datetime]:
         """What is to be seen now, and the store's time when the look began."""
         run, now = self.run, self.context.runs.store.now()
-        listed_at, listed = self.listing.of(run)
+        listed_at, listed = self.listing.of(run, now)
         if run.provider in self.listing.trouble:
             self.troubles.append(self.listing.trouble[run.provider])
         answers = self._answers(listed)
@@ -113,7 +112,9 @@ class Look:
             heartbeat=beat[0] if beat else None,
             heartbeat_at=beat[1] if beat else None,
             exits=exits,
-            artifact=self._readable(lambda: self.context.runs.artifact(run.run_id)) if run.attempts else None,
+            artifact=None
+            if is_fresh or not run.attempts
+            else self._readable(lambda: self.context.runs.artifact(run.run_id)),
             probe=Probe.NOT_ASKED if is_fresh else self._probe(listed, answers),
             spent_usd=money.ledger(run, now).allowance_usd,
         )

@@ -9,6 +9,7 @@ from orchestrator.absence import Policy
 from orchestrator.types import Run
 
 EMBEDDED_GAP_S = 1.0  # a provider without list lag is this very machine: its answers do not hiccup
+EMBEDDED_LOOK_S = 1.0  # and asking it costs nothing
 SAVING_MARGIN_S = 300.0  # beyond the budget's end, for the last save and upload
 SHORTEST_LIFE_S = 600.0  # shorter, and an instance ends itself before its agent has started
 
@@ -16,7 +17,12 @@ SHORTEST_LIFE_S = 600.0  # shorter, and an instance ends itself before its agent
 def policy_for(*, list_lag_s: float, create_timeout_s: float) -> Policy:
     """The patience that a provider's declared behaviour calls for."""
     if list_lag_s <= 0:
-        return Policy(list_lag_s=0, create_timeout_s=create_timeout_s, absence_gap_s=EMBEDDED_GAP_S)
+        return Policy(
+            list_lag_s=0,
+            create_timeout_s=create_timeout_s,
+            absence_gap_s=EMBEDDED_GAP_S,
+            look_every_s=EMBEDDED_LOOK_S,
+        )
     return Policy(list_lag_s=list_lag_s, create_timeout_s=create_timeout_s)
 
 

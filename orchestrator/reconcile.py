@@ -69,7 +69,7 @@ def _pass(context: Context, run: Run, version: str, listing: Listing) -> Pass:
         # The list is younger than the record: what looks like a stray may be what somebody has rented since. A save
         # would have noticed.
         raise RunConflict(f"run {run.run_id} has moved on while it was looked at")
-    events, troubles = list(step.events), look.troubles
+    events, troubles = list(step.events), [*look.troubles, *step.troubles]
     troubles += terminate(context, run.provider, step.kill)
     after = step.run
     if step.action is Action.RENT:

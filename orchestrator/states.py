@@ -70,7 +70,8 @@ class Step:
     action: Action = Action.NONE
     kill: tuple[InstanceId, ...] = ()
     instance: Instance | None = None  # for BOOTSTRAP
-    events: tuple[str, ...] = ()  # sentences for the user
+    events: tuple[str, ...] = ()  # sentences for the user: something has happened
+    troubles: tuple[str, ...] = ()  # sentences for the user: something is still not right
     wait_s: float = 15.0
 
 
@@ -112,10 +113,14 @@ def decide(run: Run, seen: Seen, now: datetime, policy: Policy) -> Step:
     case = _Case(run, seen, now, policy)
     case = replace(case, run=amended(run, seen.exits, _trusted_artifact(case)))
     if run.phase is Phase.TERMINATING:
-        return _terminating(case)
+        return _no_longer_than(_terminating(case), policy)
     step = _exit_first(case) or _asked_to_leave(case) or _lost(case) or _LIVE[run.phase](case)
     strays = () if step.run.phase is Phase.TERMINATING else _strays(case)
-    return replace(step, kill=tuple(dict.fromkeys((*strays, *step.kill))))
+    return _no_longer_than(replace(step, kill=tuple(dict.fromkeys((*strays, *step.kill)))), policy)
+
+
+def _no_longer_than(step: Step, policy: Policy) -> Step:
+    return replace(step, wait_s=min(step.wait_s, policy.look_every_s))
 
 
 def _trusted_artifact(case: _Case) -> ArtifactManifest | None:
@@ -202,16 +207,16 @@ def _end(case: _Case, outcome: Outcome, reason: str) -> Step:
         not_before=None,
         waiting_for="",
     )
-    return _kill(replace(case, run=run), events)
+    return replace(_kill(replace(case, run=run)), events=events)
 
 
-def _kill(case: _Case, events: tuple[str, ...] = ()) -> Step:
+def _kill(case: _Case) -> Step:
     ids = live_ids(case.run, case.seen.listed)
     attempts = tuple(
         replace(a, terminate_asked_at=case.now) if a.instance_id in ids and a.terminate_asked_at is None else a
         for a in case.run.attempts
     )
-    return Step(replace(case.run, attempts=attempts), kill=ids, events=events, wait_s=5 if ids or case.seen.listed is None else 1)
+    return Step(replace(case.run, attempts=attempts), kill=ids, wait_s=5 if ids or case.seen.listed is None else 1)
 
 
 def _terminating(case: _Case) -> Step:
@@ -220,7 +225,7 @@ def _terminating(case: _Case) -> Step:
     quiet = max((a.quiet_after for a in run.attempts), default=now)
     in_doubt = any(a.ended_at is None for a in run.attempts)
     if case.seen.listed is None or case.seen.listed or in_doubt or now < quiet:
-        return _kill(case, _slow_end(case))
+        return replace(_kill(case), troubles=_slow_end(case))
     end = verdict(run, spent_usd=case.seen.spent_usd, now=now)
     attempts = without_old_refusals(run.attempts)
     run = replace(run, phase=end.phase, phase_since=now, attempts=attempts, request="", request_until=None)

@@ -53,7 +53,7 @@ def _die(_: World) -> None:
 
 
 def _second(world: World) -> None:
-    for _ in range(2):
+    for _ in range(3):
         world.one_pass()
 
 
@@ -87,7 +87,7 @@ def _others_go_on(world: World) -> None:
 
 
 BETWEEN_READS = (
-    Interruption("others go on at once", lambda w: [w.one_pass() for _ in range(4)] and None),
+    Interruption("others go on at once", _second),
     Interruption("others go on for a while", _others_go_on, overtakes=True),
     Interruption("the user says stop now", lambda w: w.stop(at_once=True), (Phase.CANCELLED, Phase.SUCCEEDED)),
 )

@@ -338,8 +338,8 @@ MUTANTS = (
         (
             (
                 "states",
-                "    case = replace(case, run=amended(run, seen.exits, _trusted_artifact(case)))\n    if run.phase is Phase.TERMINATING:\n        return _terminating(case)\n",
-                "    if run.phase is Phase.TERMINATING:\n        return _terminating(case)\n    case = replace(case, run=amended(run, seen.exits, _trusted_artifact(case)))\n",
+                "    case = replace(case, run=amended(run, seen.exits, _trusted_artifact(case)))\n    if run.phase is Phase.TERMINATING:\n        return _no_longer_than(_terminating(case), policy)\n",
+                "    if run.phase is Phase.TERMINATING:\n        return _no_longer_than(_terminating(case), policy)\n    case = replace(case, run=amended(run, seen.exits, _trusted_artifact(case)))\n",
             ),
             (
                 "states",
@@ -469,14 +469,14 @@ MUTANTS = (
         (
             (
                 "observe",
-                "        listed_at, listed = self.listing.of(run)\n",
-                "        exits = self._exits()\n        artifact = None\n        listed_at, listed = self.listing.of(run)\n",
+                "        listed_at, listed = self.listing.of(run, now)\n",
+                "        exits = self._exits()\n        artifact = None\n        listed_at, listed = self.listing.of(run, now)\n",
             ),
             ("observe", "        exits = self._exits()\n        is_fresh", "        is_fresh"),
             (
                 "states",
-                "    case = replace(case, run=amended(run, seen.exits, _trusted_artifact(case)))\n    if run.phase is Phase.TERMINATING:\n        return _terminating(case)\n",
-                "    if run.phase is Phase.TERMINATING:\n        return _terminating(case)\n    case = replace(case, run=amended(run, seen.exits, None))\n",
+                "    case = replace(case, run=amended(run, seen.exits, _trusted_artifact(case)))\n    if run.phase is Phase.TERMINATING:\n        return _no_longer_than(_terminating(case), policy)\n",
+                "    if run.phase is Phase.TERMINATING:\n        return _no_longer_than(_terminating(case), policy)\n    case = replace(case, run=amended(run, seen.exits, None))\n",
             ),
         ),
         scene="an_instance_whose_agent_ended_it_is_not_taken_for_lost",

@@ -165,8 +165,8 @@ def a_terminate_that_fails_keeps_the_run_terminating_and_says_so(product: Produc
     true(world.run.phase is Phase.TERMINATING, world.run.phase)
     box = world.box()
     assert box is not None
-    told = [e for e in world.events if "may still be billing" in e]
-    true(told and box.instance_id in told[-1] and "https://" in told[-1], world.events[-3:])
+    told = [t for t in world.troubles if "https://" in t]
+    true(told and f"{box.instance_id} may still be billing" in told[-1], world.troubles[-3:])
     world.weather(terminate_broken=False)
     true(world.settle().phase is Phase.CANCELLED)
 

@@ -56,9 +56,9 @@ class Machine(RuleBasedStateMachine):
         self.empty_lists = 0
         self.world.weather(creates=list(creates))
         if start is Phase.TERMINATING:
-            self.world.until(Phase.RUNNING)
+            self.world.until(Phase.RUNNING, Phase.FAILED)
             self.world.outbid()
-        self.world.until(start, Phase.SUCCEEDED, Phase.FAILED)
+        self.world.until(start, Phase.SUCCEEDED, Phase.FAILED, passes=2000)
         if start in (Phase.BOOTSTRAPPING, Phase.RUNNING):
             getattr(self.world, then)()
 

@@ -150,6 +150,7 @@ class World:
         self.cloud = SimCloud(self.clock, lambda _url: self.bucket, climate=self.climate)
         self.runs = RunStore(self.bucket)
         self.events: list[str] = []
+        self.troubles: list[str] = []
         self.errors: list[TuneError] = []
         self.done_at: datetime | None = None  # when the recipe exited 0
         self.wait_s = 0.0
@@ -191,6 +192,7 @@ class World:
         try:
             done = self.product.reconcile.reconcile(self.context(tap), self.run_id)
             self.events += done.events
+            self.troubles += done.troubles
             self.wait_s = done.wait_s
         except TuneError as e:
             self.errors.append(e)
@@ -232,8 +234,8 @@ class World:
     def stop(self, *, at_once: bool = False) -> None:
         self.product.reconcile.request_stop(self.context(), self.run_id, at_once=at_once)
 
-    def reopen(self) -> Run:
-        return self.product.reconcile.reopen(self.context(), self.run_id)
+    def reopen(self) -> None:
+        self.product.reconcile.reopen(self.context(), self.run_id)
 
     def sweep(self, **kwargs: Any) -> Any:
         return self.product.sweep.sweep(self.context(), ["sim"], clock=self.clock, **kwargs)
@@ -367,10 +369,8 @@ class World:
         numbers = {a.number: a.intended_at for a in run.attempts}
         again = [b.token for b in rented if numbers.get(_number(b), START) > self.done_at]
         _promise(not again, f"the recipe had exited 0, and ran again: {again}")
-        _promise(
-            run.phase not in (Phase.FAILED, Phase.CANCELLED) or run.phase_since <= self.done_at,
-            f"{run.phase} although it had succeeded",
-        )  # type: ignore[operator]
+        is_in_vain = run.phase in (Phase.FAILED, Phase.CANCELLED) and (run.phase_since or START) > self.done_at
+        _promise(not is_in_vain, f"{run.phase} although it had succeeded")
 
     def _check_money(self, run: Run, rented: list[Box]) -> None:
         now_s = self.clock.now().timestamp()

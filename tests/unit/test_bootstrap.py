@@ -10,6 +10,7 @@ from pathlib import Path
 from orchestrator import codec
 from orchestrator.bootstrap import agent_config, bootstrap, launch_spec, local_agent_script
 from orchestrator.handover import AgentConfig
+from orchestrator.remote.base import Completed
 from orchestrator.types import Limits, Phase, Requirements
 from tests.unit.cases import NOW, OFFER, run
 
@@ -22,6 +23,12 @@ class Desk:
 
     def put(self, path: str, data: bytes, *, mode: int = 0o644, timeout_s: float = 120) -> None:
         self.puts.append((path, data, mode))
+
+    def run(self, argv: object, *, env: object = None, timeout_s: float = 60) -> Completed:
+        return Completed(0, b"", b"")
+
+    def close(self) -> None:
+        pass
 
 
 LIMITS = Limits(
@@ -38,7 +45,7 @@ def test_the_agent_script_comes_last_because_the_start_command_waits_for_it() ->
     desk, renewed = Desk(), []
     bootstrap(
         desk, config=_config(), secrets={"K": "v"}, agent_script=b"go", renew=lambda: renewed.append(len(desk.puts))
-    )  # type: ignore[arg-type]
+    )
     assert [(path, oct(mode)) for path, _, mode in desk.puts] == [
         ("agent.json", "0o600"),
         ("secrets.json", "0o600"),
@@ -51,7 +58,7 @@ def test_the_agent_script_comes_last_because_the_start_command_waits_for_it() ->
 def test_doing_it_twice_puts_the_same_bytes() -> None:
     first, second = Desk(), Desk()
     for desk in (first, second):
-        bootstrap(desk, config=_config(), secrets={"K": "v"}, agent_script=b"go")  # type: ignore[arg-type]
+        bootstrap(desk, config=_config(), secrets={"K": "v"}, agent_script=b"go")
     assert first.puts == second.puts
 
 

@@ -199,7 +199,7 @@ ROWS = (
     Row("all is well", run(R, attempt()), seen(UP, **beat()), R),
     Row(
         "a list without it, and an answer by id: all is well", run(R, attempt()), seen(answers={"i-1": UP}, **beat()), R
-    ),  # type: ignore[dict-item]
+    ),
     Row("an empty list proves nothing", run(R, attempt(missing_since=ago(3000))), seen(**beat()), R),
     Row("not found once proves nothing", run(R, attempt()), seen(**GONE, **beat()), R),
     Row(
@@ -496,13 +496,13 @@ class TestStopAndResume:
 class TestWhatIsToldToTheUser:
     def test_a_slow_end_names_the_instance_and_where_to_look(self) -> None:
         slow = run(T, ended(1, ended_at=None, terminate_asked_at=ago(601)))
-        told = decide(slow, seen(replace(UP, console_url="https://c/i-1")), NOW, POLICY).events
+        told = decide(slow, seen(replace(UP, console_url="https://c/i-1")), NOW, POLICY).troubles
         assert len(told) == 1
         assert "i-1 may still be billing" in told[0]
         assert "https://c/i-1" in told[0]
 
     def test_a_fresh_end_does_not_worry_anybody(self) -> None:
-        assert self._step(run(T, ended(1, ended_at=None, terminate_asked_at=ago(60)))).events == ()
+        assert self._step(run(T, ended(1, ended_at=None, terminate_asked_at=ago(60)))).troubles == ()
 
     def test_the_outcome_and_the_host_to_blame_are_on_record(self) -> None:
         step = decide(
