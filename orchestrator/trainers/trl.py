@@ -72,7 +72,7 @@ class TrlTrainer:
         if problems:
             raise RecipeError("the trl trainer cannot run this recipe", problems)
         scratch = Scratch()
-        content: dict[str, bytes | Path] = dict(_scripts())
+        content: dict[str, bytes | Path] = dict(scripts())
         train: list[str] = []
         held_out: list[str] = []
         for number, ref in enumerate(recipe.datasets):
@@ -254,7 +254,8 @@ def tokenizer(recipe: Recipe) -> Any | None:
     return found
 
 
-def _scripts() -> Iterator[tuple[str, bytes]]:
+def scripts() -> Iterator[tuple[str, bytes]]:
+    """Every program file of a job, by its name below `job/`."""
     ours, shared = files("orchestrator.trainers") / "scripts", files("orchestrator.recipe")
     for name in SCRIPTS:
         yield f"trainer/{name}", (ours / name).read_bytes()

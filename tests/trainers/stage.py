@@ -20,7 +20,7 @@ from orchestrator.handover import JobSpec, Snapshot, TrainerConfig
 from orchestrator.recipe.model import DatasetRef, Recipe, TuneBlock
 from orchestrator.trainers.base import RenderedJob
 
-PATIENCE_S = 240.0
+PATIENCE_S = 600.0
 SETTINGS: Mapping[str, Any] = {
     "adapter": "lora",
     "lora_r": 8,

@@ -5,6 +5,7 @@ everything built on it. A save happens only between two optimizer steps: that is
 uninterrupted one bit by bit.
 """
 
+# ruff: noqa: ARG002 - transformers calls these methods with all it has
 from __future__ import annotations
 
 import json
@@ -21,7 +22,7 @@ STATE_FILE = "tune_state.json"  # beside the Trainer's own files in a snapshot
 SUSPICIOUS_RISE = 1.5  # first loss after a resume against the last before it: more looks like a fresh start
 
 
-class LeaveEvaluation(Exception):  # noqa: N818 - it is no error
+class LeaveEvaluation(Exception):
     """An evaluation is cut short because the process has to go."""
 
 

@@ -22,7 +22,7 @@ EXIT_SAVED = 75
 LEFT_OUT = ("training_args.bin", "README.md")
 
 
-class Refused(RuntimeError):  # noqa: N818 - it says what happened
+class Refused(RuntimeError):
     """The job cannot be done as it is asked for; says why in words for the user."""
 
 
