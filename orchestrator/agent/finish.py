@@ -130,7 +130,7 @@ class Finish:
 
     def _insist(self, doing: Callable[[], T], *, until: float) -> T:
         """Again and again, with the files safe on this disk, for as long as the instance may be kept."""
-        wait = 0.2
+        wait, said = 0.2, False
         while True:
             try:
                 return doing()
@@ -141,7 +141,9 @@ class Finish:
                 raise Superseded
             if left <= 0:
                 raise GivenUp(str(error)) from error
-            self._status.note(f"storing the result is blocked, trying on: {error}")
+            if not said:  # once: each error text may carry another request id
+                self._status.note(f"storing the result is blocked, trying on: {error}")
+                said = True
             self._say("upload_blocked")
             self._clock.sleep(min(wait, left, _BACKOFF_MAX_S))
             wait *= 2

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from urllib.parse import quote, quote_plus
 
 COVER = "[secret]"
-SHORTEST = 6  # shorter values are words and numbers that occur everywhere; covering them would hide nothing
+SHORTEST = 8  # shorter values are words and numbers that occur everywhere; covering them would hide nothing
+SHORTEST_IN_FILES = 16  # a file is left out only for what can be no word; a region or a profile name can
 
 
 class Redactor:
@@ -27,7 +28,7 @@ class Redactor:
                     self._forms |= _spellings(part)
         longest_first = sorted(self._forms, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
-        self._encoded = tuple(form.encode() for form in longest_first)
+        self._in_files = tuple(form.encode() for form in longest_first if len(form) >= SHORTEST_IN_FILES)
 
     @property
     def longest(self) -> int:
@@ -40,7 +41,7 @@ class Redactor:
 
     def holds_secret(self, data: bytes) -> bool:
         """For files that cannot be altered, only left out."""
-        return any(form in data for form in self._encoded)
+        return any(form in data for form in self._in_files)
 
 
 def _spellings(secret: str) -> set[str]:

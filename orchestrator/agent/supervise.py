@@ -312,12 +312,14 @@ class Supervisor:
         if self._clock.monotonic() - self._disk_looked_at < min(_DISK_EVERY_S, self._tick_s * 5):
             return False
         self._disk_looked_at = self._clock.monotonic()
-        restored = self._status.restored
+        restored, published = self._status.restored, self._sync.published
+        # Once a later checkpoint is stored, nobody comes back for the one this start began with, but as the best one.
+        needed = restored is not None and (published is None or self._sync.keep_best)
         room = disk.make_room(
             self._home,
-            checkpoint_bytes=self._checkpoint_bytes(self._sync.published),
+            checkpoint_bytes=self._checkpoint_bytes(published),
             min_free_bytes=int(self._config.min_free_gb * 1e9),
-            in_use=restored.folder if restored else None,
+            in_use=restored.folder if restored and needed else None,
             free=self._free,
         )
         if room.removed:

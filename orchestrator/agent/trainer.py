@@ -18,7 +18,7 @@ from orchestrator.agent.restore import Restored
 from orchestrator.clock import Clock
 from orchestrator.handover import AgentConfig, JobSpec, TrainerConfig
 
-_STACKS_WAIT_S = 2.0  # writing every thread's stack takes milliseconds
+_STACKS_WAIT_S = 1.0  # writing every thread's stack takes milliseconds
 
 
 @dataclass(frozen=True, slots=True)

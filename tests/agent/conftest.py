@@ -9,7 +9,7 @@ from tests.agent.stage import Stage
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
     """A bucket and instances; whatever a test starts is gone after it."""
-    under = tmp_path / "stage données 训练"
+    under = tmp_path / 'stage données 训练 "$(touch p)" ;#'
     under.mkdir()
     made = Stage(under)
     yield made

@@ -16,6 +16,7 @@ from decimal import Decimal
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from orchestrator import codec, handover, keys
 from orchestrator.agent.home import Home
@@ -93,14 +94,14 @@ class Stage:
 
     def __init__(self, under: Path) -> None:
         self.under = under
-        self.url = f"file://{under / 'bucket'}"
+        self.url = f"file://{quote(str(under / 'bucket'))}"
         self.store = open_store(self.url)
         self.children: list[subprocess.Popen[bytes]] = []
         self.homes: list[Home] = []
 
     def instance(self, number: int = 1, *, secrets: dict[str, str] | None = None, **config: Any) -> Home:
         """A booted instance with everything the bootstrap puts there."""
-        home = Home(self.under / f"instance-{number}")
+        home = Home(self.under / f"inst'ance\n$(touch p)-{number}")
         home.root.mkdir(exist_ok=True)
         settings: dict[str, Any] = {
             "heartbeat_s": 0.2,

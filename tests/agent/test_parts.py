@@ -25,8 +25,8 @@ from orchestrator.types import Heartbeat, Phase, Run
 from tests.agent.bench import SPEC, Bench, Steps
 from tests.agent.stage import RUN_ID
 
-text = st.text(st.characters(codec="utf-8", exclude_characters="\n\r"), min_size=6, max_size=40).filter(
-    lambda s: len(s.strip()) >= 6
+text = st.text(st.characters(codec="utf-8", exclude_characters="\n\r"), min_size=8, max_size=40).filter(
+    lambda s: len(s.strip()) >= 8
 )
 
 

@@ -74,7 +74,10 @@ def test_an_agent_that_is_done_is_not_run_again(stage: Stage) -> None:
 
 
 def test_stopped_from_outside_it_lets_the_agent_save_first(stage: Stage) -> None:
-    agent = 'trap "sleep 1; echo saved > \\"$TUNE_HOME/saved\\"; exit 0" TERM; echo up > "$TUNE_HOME/up"; while :; do sleep 0.1; done\n'
+    agent = """trap 'sleep 1; echo saved > "$TUNE_HOME/saved"; exit 0' TERM
+echo up > "$TUNE_HOME/up"
+while :; do sleep 0.1; done
+"""
     root, child = start(stage, agent)
     stage.wait((root / "up").exists)
     child.terminate()
