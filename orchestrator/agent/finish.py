@@ -149,13 +149,14 @@ class Finish:
             wait *= 2
 
     def _record(self, ending: Ending) -> None:
-        progress = self._status.progress
+        progress, restored = self._status.progress, self._status.restored
+        reached = progress.step if progress else 0
         record = ExitRecord(
             attempt=self._bucket.config.attempt,
             code=ending.code,
             outcome=ending.outcome,
             reason=self._redactor.text(ending.reason),
-            step=progress.step if progress else 0,
+            step=max(reached, restored.step if restored else 0),
             max_steps=progress.max_steps if progress else 0,
             tail=tuple(self._logs.tail(_TAIL_LINES)),
         )

@@ -129,8 +129,7 @@ class Supervisor:
                 return last
         trainer.end_leftovers(self._home, clock=self._clock)
         self._say("fetching")
-        self._spec = fetch_job(self._bucket, self._home, until=self._patience())
-        self._sync.keep_best = bool(self._spec.settings.get("load_best_model_at_end"))
+        self._use(fetch_job(self._bucket, self._home, until=self._patience()))
         if last is not None:
             if not self._may_restart("vanished", last.start.restored_step or 0, at_most=5):
                 raise AttemptEnds(Ending(Outcome.HOST_FAULT, 1, "the trainer keeps vanishing on this instance"))
@@ -257,7 +256,8 @@ class Supervisor:
             if isinstance(verdict, Ending) and verdict.code == 0:
                 return verdict
         saved = "saved" if current.code == EXIT_SAVED else "not saved in time, the last checkpoint counts"
-        return Ending(ending.outcome, ending.code, f"{ending.reason}; at step {progress.step}, {saved}")
+        step = max(progress.step, current.start.restored_step or 0)
+        return Ending(ending.outcome, ending.code, f"{ending.reason}; at step {step}, {saved}")
 
     def _judge(self, current: trainer.Trainer, progress: Progress) -> Ending | Again:
         current.end()  # its workers may have outlived it
@@ -362,9 +362,13 @@ class Supervisor:
     def _read_spec(self) -> None:
         try:
             data = (self._home.job / "trainer" / "job.json").read_bytes()
-            self._spec = codec.load(JobSpec, data, where="trainer/job.json")
+            self._use(codec.load(JobSpec, data, where="trainer/job.json"))
         except (OSError, RecordCorrupt):
             self._spec = None
+
+    def _use(self, spec: JobSpec) -> None:
+        self._spec = spec
+        self._sync.keep_best = bool(spec.settings.get("load_best_model_at_end"))
 
     def _patience(self) -> float:
         """Until when an absent bucket is waited for, on the monotonic clock."""

@@ -60,7 +60,7 @@ def test_a_torn_deadline_is_set_anew(stage: Stage, rubbish: str) -> None:
 
 def test_at_the_deadline_it_says_farewell_again_and_again_even_if_the_agent_hangs(stage: Stage) -> None:
     agent = 'trap "" TERM; echo up >> "$TUNE_HOME/up"; sleep 600 & wait; sleep 600\n'
-    root, _ = start(stage, agent, TUNE_DEADLINE_S="2", TUNE_FAREWELL='echo "$TUNE_HOME" >> "$TUNE_HOME/bye"; exit 3')
+    root, _ = start(stage, agent, TUNE_DEADLINE_S="2", TUNE_FAREWELL='echo bye >> "$TUNE_HOME/bye"; exit 3')
     stage.wait((root / "up").exists)
     assert not (root / "bye").exists()
     stage.wait(lambda: (root / "bye").exists() and len((root / "bye").read_text().splitlines()) == 2, 20)
