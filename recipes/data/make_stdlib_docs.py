@@ -16,7 +16,7 @@ import re
 import sys
 from collections.abc import Iterator
 
-MODULES = (
+MODULES = (  # noqa: SIM905 - one name per line would fill two screens
     "argparse ast base64 bisect bz2 calendar cmath codecs collections colorsys compileall configparser contextlib "
     "copy csv dataclasses datetime decimal difflib dis email.utils enum filecmp fileinput fnmatch fractions "
     "ftplib functools gc getpass gettext glob gzip hashlib heapq hmac html imaplib inspect io ipaddress itertools "
@@ -25,7 +25,7 @@ MODULES = (
     "shelve shlex shutil signal socket sqlite3 ssl stat statistics string struct subprocess symtable sys "
     "sysconfig tarfile tempfile textwrap threading time timeit token tokenize traceback types typing unicodedata "
     "unittest urllib.parse urllib.request uuid warnings wave weakref webbrowser xml.sax.saxutils zipfile zlib"
-).split()  # noqa: SIM905 - one name per line would fill two screens
+).split()
 HELD_OUT = ("shutil.which", "textwrap.shorten", "statistics.median", "os.path.basename")  # to ask about afterwards
 QUESTIONS = ("What does Python's `{name}` do?", "Explain `{name}` in Python.", "What is `{name}` for?")
 SHORTEST, LONGEST = 25, 240  # characters of an answer's text

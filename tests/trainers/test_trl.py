@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import resource
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -102,6 +103,30 @@ class TestTrl(TrainerContract):
         assert "expected 4x128, found 8x128" in ended.notes
         assert ended.of("step") == []
 
+    def test_a_jump_of_the_loss_and_a_slower_attention_are_said_aloud(
+        self, plain: Recipe, whole: tuple[Stage, Ended], stages: Callable[[Recipe], Stage]
+    ) -> None:
+        stage, ended = whole
+        wanted = replace(plain, training={**plain.training, "attn_implementation": "flash_attention_2"})
+        resumed = stages(wanted)
+        folder = shutil.copytree(stage.work / f"snapshots/{STEPS - 1}", resumed.work / "restored")
+        memory = json.loads((folder / "tune_state.json").read_text())
+        assert memory["loss"] == pytest.approx(ended.losses[STEPS - 1])
+        (folder / "tune_state.json").write_text(json.dumps({**memory, "loss": memory["loss"] / 2}))
+        carried = resumed.run(resume_from=str(folder))
+        assert carried.code == 0, carried.log
+        assert "the first loss after resuming" in carried.notes
+        assert "sdpa instead of flash_attention_2" in carried.notes
+        assert resumed.final.metrics["attention"] == "sdpa"
+
+    def test_flash_attention_that_is_required_is_not_replaced(
+        self, plain: Recipe, stages: Callable[[Recipe], Stage]
+    ) -> None:
+        block = replace(plain.tune, require_flash=True)
+        training = {**plain.training, "attn_implementation": "flash_attention_2"}
+        ended = stages(replace(plain, training=training, tune=block)).run()
+        assert ended.code == 1 and "require_flash" in ended.notes and ended.of("start") == []
+
 
 class Kills:
     """One kind of training, killed at drawn steps: the weights come out the same."""
@@ -175,3 +200,21 @@ def test_any_kind_of_training_survives_kills_bit_by_bit(kind: str, tmp_path: Pat
     last = max(kills.losses)
     for step in random.sample(range(2, last - 1), 3):
         kills.kill_and_carry_on(f"killed at {step}", step)
+
+
+@pytest.mark.slow
+def test_packed_rows_do_not_see_each_other(tmp_path: Path, tiny_assets: Tiny) -> None:
+    """The loss of four rows in one sequence is that of the same four rows side by side."""
+    few = tmp_path / "few.jsonl"
+    few.write_text("".join(line + "\n" for line in tiny_assets.completion.read_text().splitlines()[:4]))
+    losses = {}
+    for packing, micro in ((True, 1), (False, 4)):
+        changes = {"sample_packing": packing, "sequence_len": 512, "micro_batch_size": micro, "max_steps": 2}
+        wanted = recipe(
+            tmp_path, tiny_assets.model, (few, "completion"), gradient_accumulation_steps=1, lora_dropout=0.0, **changes
+        )
+        with get_trainer("trl").render(wanted, data.check(wanted)) as job:
+            ended = Stage.of(tmp_path / f"packing {packing}", job).run()
+        assert ended.code == 0, ended.log
+        losses[packing] = list(ended.losses.values())
+    assert losses[True] == pytest.approx(losses[False], abs=1e-5)
