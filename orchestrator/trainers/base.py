@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from orchestrator.errors import Problem
 from orchestrator.handover import JobSpec
@@ -54,7 +54,7 @@ class RenderedJob:
 
 
 class Trainer(Protocol):
-    """One training stack. Neither method rents, prints, or touches the network."""
+    """One training stack. No method rents, prints, or touches the network."""
 
     @property
     def name(self) -> str: ...
@@ -65,6 +65,13 @@ class Trainer(Protocol):
 
     def notices(self, recipe: Recipe) -> Sequence[str]:
         """Keys that are accepted and change nothing here, each with the reason."""
+        ...
+
+    def prepare(self, recipe: Recipe, *, progress: Callable[[str], None] | None = None) -> Any | None:
+        """Make ready on this machine what the recipe names, once; `progress` is told what takes a while.
+
+        Returns the tokenizer for the dataset check where the check could not find it by itself, else None.
+        """
         ...
 
     def render(self, recipe: Recipe, report: DataReport) -> RenderedJob:

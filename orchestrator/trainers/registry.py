@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
@@ -43,6 +43,9 @@ class LaterTrainer:
     def notices(self, recipe: Recipe) -> Sequence[str]:  # noqa: ARG002 - the protocol's signature
         """None: nothing of the recipe is read."""
         return []
+
+    def prepare(self, recipe: Recipe, *, progress: Callable[[str], None] | None = None) -> None:
+        """Nothing: the dataset check finds the tokenizer by itself."""
 
     def render(self, recipe: Recipe, report: DataReport) -> RenderedJob:  # noqa: ARG002 - the protocol's signature
         """Raises RecipeError, always."""

