@@ -132,9 +132,6 @@ def _trusted_artifact(case: _Case) -> ArtifactManifest | None:
     return None if is_at_it and case.is_heard and not case.is_lost else found
 
 
-# -- leaving: every attempt, however it ends, goes through TERMINATING ------------------------------------------------
-
-
 def _exit_first(case: _Case) -> Step | None:
     """An exit record comes before everything else, whichever attempt wrote it."""
     winner = next((a for a in case.run.attempts if a.outcome is Outcome.SUCCEEDED), None)
@@ -261,9 +258,6 @@ def _strays(case: _Case) -> tuple[InstanceId, ...]:
     return tuple(i for i in live_ids(case.run, case.seen.listed) if i != own)
 
 
-# -- staying: one rule per phase --------------------------------------------------------------------------------------
-
-
 def _pending(case: _Case) -> Step:
     run = case.run
     if case.seen.listed is None or case.seen.listed or any(a.ended_at is None for a in run.attempts):
@@ -345,9 +339,6 @@ _LIVE = {
     Phase.BOOTSTRAPPING: _bootstrapping,
     Phase.RUNNING: _running,
 }
-
-
-# -- what people ask --------------------------------------------------------------------------------------------------
 
 
 def stopped(run: Run, now: datetime, *, at_once: bool = False) -> Run:

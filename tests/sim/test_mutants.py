@@ -6,7 +6,8 @@ import pytest
 
 from orchestrator.errors import TuneError
 from tests.sim.enumeration import try_all
-from tests.sim.mutants import MUTANTS, Mutant, forget, package_of
+from tests.sim.mutants import MUTANTS
+from tests.sim.planting import Mutant, forget, package_of
 from tests.sim.scenes import SCENES
 from tests.sim.world import Broken, Product
 

@@ -53,6 +53,7 @@ class Machine(RuleBasedStateMachine):
         """Start anywhere, with something having happened already."""
         limits = Limits(max_attempts=attempts, budget_usd=Decimal(budget) if budget else None)
         self.world = World(self.product, replace(BRIEF, ends_itself=ends_itself, list_lag_s=lag_s), limits)
+        self.world.least_wait_s = 10.0
         self.empty_lists = 0
         self.world.weather(creates=list(creates))
         if start is Phase.TERMINATING:

@@ -140,6 +140,7 @@ class World:
     climate: Climate = QUICK
     limits: Limits = field(default_factory=Limits)
     want: Requirements = field(default_factory=Requirements)
+    least_wait_s: float = 1.0
     tolerates_superseded: bool = False  # a create was on its way for so long that others went on without it
 
     def __post_init__(self) -> None:
@@ -172,8 +173,6 @@ class World:
             limits=self.limits,
             want=self.want,
         )
-
-    # -- orchestrators ------------------------------------------------------------------------------------------------
 
     def context(self, tap: Tap = _no_tap) -> Any:
         """A fresh orchestrator, on whatever computer."""
@@ -208,9 +207,9 @@ class World:
         self.check()
 
     def go_on(self, tap: Tap = _no_tap) -> Run:
-        """One pass, then as much time as it asked for."""
+        """One pass, then as much time as it asked for; a watcher who looks every second is spared that here."""
         run = self.one_pass(tap)
-        self.advance(max(1.0, min(60.0, self.wait_s)))
+        self.advance(max(self.least_wait_s, min(60.0, self.wait_s)))
         return run
 
     def until(self, *phases: Phase, passes: int = 400) -> Run:
@@ -239,8 +238,6 @@ class World:
 
     def sweep(self, **kwargs: Any) -> Any:
         return self.product.sweep.sweep(self.context(), ["sim"], clock=self.clock, **kwargs)
-
-    # -- weather ------------------------------------------------------------------------------------------------------
 
     def fair(self) -> None:
         with self.cloud.turn() as state:
@@ -309,8 +306,6 @@ class World:
             if box and box.job and not box.job.ended:
                 box.job.fails_with = outcome.value
 
-    # -- what there is to see -----------------------------------------------------------------------------------------
-
     @property
     def run(self) -> Run:
         """The record as it is now; parsed once per version, because it is looked at all the time."""
@@ -336,8 +331,6 @@ class World:
         numbers = {_number(b) for b in self.rented() if b.job}
         records = [self.runs.exit_record(self.run_id, n) for n in numbers]
         return any(r is not None and r.code == 0 for r in records)
-
-    # -- promises -----------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Every promise that must hold at every moment."""

@@ -60,8 +60,6 @@ class SimCloud:
         self._depth = 0
         self._state = CloudState()
 
-    # -- the provider's verbs -----------------------------------------------------------------------------------------
-
     @property
     def name(self) -> str:
         return "sim"
@@ -133,8 +131,6 @@ class SimCloud:
             if box.dying_s is None:
                 box.dying_s = self._now_s() + self.climate.terminate_lag_s
 
-    # -- the way into instances ---------------------------------------------------------------------------------------
-
     def connect(self, instance: Instance) -> SimRemote:
         """Reach an instance of this cloud."""
         return SimRemote(self, instance.instance_id)
@@ -147,8 +143,6 @@ class SimCloud:
                 raise RemoteError(f"{instance_id} does not answer")
             if path is not None:
                 box.files[path] = "" if path == SECRETS else data.decode()  # nothing here needs a key, or keeps one
-
-    # -- the world's side: weather, and what there is to see ----------------------------------------------------------
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[CloudState]:
@@ -216,8 +210,6 @@ class SimCloud:
             created_at=datetime.fromtimestamp(box.created_s, UTC),
             console_url=f"https://sim.invalid/{box.instance_id}",
         )
-
-    # -- sharing between processes ------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def _shared(self) -> Iterator[None]:

@@ -39,7 +39,9 @@ class Weather:
     never_boots: bool = False  # instances rented now stay in their start
     no_capacity: bool = False
     refused_offers: list[str] = field(default_factory=list)
-    creates: list[str] = field(default_factory=list)  # how the next ones go: ok, refused, lost, late, never, unavailable
+    creates: list[str] = field(
+        default_factory=list
+    )  # how the next ones go: ok, refused, lost, late, never, unavailable
 
 
 @dataclass(slots=True)
