@@ -135,9 +135,7 @@ def test_a_launch_stores_the_files_then_their_list_then_the_run(written: Path) -
 
 
 def test_the_limits_of_the_recipe_are_the_run_s(written: Path) -> None:
-    write_recipe(
-        written, budget_usd=3, max_attempts=4, deadline="2h", spot="never", max_usd_per_hour=0.5, min_vram_gib=20
-    )
+    write_recipe(written, budget_usd=3, max_attempts=4, deadline="2h", spot="never", max_usd_per_hour=0.5, min_vram=20)
     run = launch(prepared(written), RunStore(MemoryStore(Clock())), now=NOW).run
     assert (str(run.limits.budget_usd), run.limits.max_attempts, run.limits.deadline_s) == ("3", 4, 7200)
     assert (run.want.spot, str(run.want.max_usd_per_hour), run.want.vram_gib) == ("never", "0.5", 20)

@@ -114,3 +114,13 @@ def test_a_named_file_must_exist(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setenv("TUNE_CONFIG", str(tmp_path / "gone.toml"))
     with pytest.raises(UsageError, match=r"\$TUNE_CONFIG names .*gone"):
         settings.load()
+
+
+def test_the_example_is_a_config_that_works() -> None:
+    example = Path(settings.__file__).resolve().parents[2] / "configs" / "config.example.toml"
+    found = settings.load(config=str(example))
+    assert (found.storage, found.provider) == ("file:///var/lib/tune/store", "local")
+    uncommented = [
+        line.removeprefix("# ") for line in example.read_text().splitlines() if line.startswith("# ") and " = " in line
+    ]
+    assert len(uncommented) >= 6, "every option is shown"

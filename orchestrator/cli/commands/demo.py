@@ -16,6 +16,7 @@ EXAMPLES = ("tune demo", "tune demo --no-answers   without asking the model befo
 
 def demo(
     folder: Annotated[str, typer.Option(help="Where to put the adapter.")] = "demo-adapter",
+    recipe: Annotated[str, typer.Option(metavar="RECIPE", help="Another recipe for this machine.")] = "",
     answers: Annotated[bool, typer.Option("--answers/--no-answers", help="Ask the model before and after.")] = True,
 ) -> None:
     """Fine-tune a small language model on this machine, lose the instance half-way, and carry on.
@@ -29,7 +30,7 @@ def demo(
     from orchestrator.cli.session import Session
     from orchestrator.launch import launch, prepare
 
-    loaded = recipes.load(recipes_folder() / RECIPE)
+    loaded = recipes.load(recipe or recipes_folder() / RECIPE)
     session = Session(recipe_storage=demo_storage())
     say = session.render.say
     say("A small language model is fine-tuned on this machine; half-way its instance is taken away.")
