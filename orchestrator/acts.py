@@ -278,13 +278,17 @@ def put_agent(context: Context, run: Run, instance: Instance) -> tuple[Run, list
                 config=config,
                 secrets=context.secrets,
                 agent_script=context.agent_script,
-                renew=lambda: claim(policy.claim_s) and None,
+                renew=lambda: _nothing(claim(policy.claim_s)),
             )
         finally:
             remote.close()
     except RemoteError as e:
         return claim(None), [f"{instance.instance_id} cannot be reached yet: {e.message}"]
     return claim(policy.first_beat_s, done=True), ["the agent is in place"]
+
+
+def _nothing(_: object) -> None:
+    """For a callback whose result nobody wants."""
 
 
 def _is_bootstrapping(run: Run, attempt: Attempt) -> bool:

@@ -23,6 +23,10 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
+def _hashable(kind: Any) -> Any:  # a class is; the type checker is not so sure of a generic one
+    return kind
+
+
 def dump(record: object) -> bytes:
     """Deterministic: equal records give equal bytes."""
     plain = _adapter(type(record)).dump_python(record, mode="json")
@@ -44,7 +48,7 @@ def load(kind: type[T], data: bytes, *, where: str) -> T:
     from pydantic import ValidationError
 
     try:
-        record: T = _adapter(kind).validate_json(data)
+        record: T = _adapter(_hashable(kind)).validate_json(data)
     except ValidationError as e:
         first = e.errors(include_input=False, include_url=False)[0]
         place = ".".join(map(str, first["loc"])) or "record"

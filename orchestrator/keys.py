@@ -42,6 +42,11 @@ def recipe(run_id: str) -> str:
     return f"{run(run_id)}recipe.yaml"
 
 
+def resolved_recipe(run_id: str) -> str:
+    """The recipe as it was understood: typed, translated, with what `--set` changed."""
+    return f"{run(run_id)}resolved.json"
+
+
 def data_report(run_id: str) -> str:
     return f"{run(run_id)}data.json"
 

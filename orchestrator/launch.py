@@ -10,17 +10,18 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator import codec, keys
 from orchestrator.errors import AlreadyExists, Problem, RecipeError, RunConflict, RunNotFound, UsageError
 from orchestrator.handover import JobFile, JobFiles
 from orchestrator.leaks import Scanner, suspicious_name
+from orchestrator.recipe.model import TuneBlock
 from orchestrator.types import Limits, Requirements, Run, RunId, new_run_id
 
 if TYPE_CHECKING:
     from orchestrator.recipe.data import DataReport
-    from orchestrator.recipe.model import Recipe, TuneBlock
+    from orchestrator.recipe.model import Recipe
     from orchestrator.storage.runs import RunStore
     from orchestrator.trainers.base import RenderedJob
 
@@ -52,6 +53,15 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
+class Resolved:
+    """`resolved.json`: the recipe as it was understood, so that nobody has to guess what a run was trained with."""
+
+    training: Mapping[str, Any]
+    tune: TuneBlock
+    format: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Launched:
     """The stored run, and whether this launch made it or found it."""
 
@@ -67,20 +77,26 @@ def prepare(
     name: str = "",
     allow_secret_files: bool = False,
     own_secrets: Iterable[tuple[str, str]] = (),
+    on_note: Callable[[str], None] | None = None,
     on_rows: Callable[[int, str], None] | None = None,
     on_bytes: Count | None = None,
 ) -> Prepared:
-    """Everything that can be refused is refused here, before a byte is sent or a cent is spent."""
-    from orchestrator.recipe import data
+    """Everything that can be refused is refused here, before a byte is sent or a cent is spent.
+
+    `on_note` is told what takes a while before the first row is read, such as a model that is made ready.
+    """
+    from orchestrator.recipe import check_provider, data
     from orchestrator.trainers.registry import get_trainer
 
     if name:
         check_name(name)
+    check_provider(recipe, provider)
     trainer = get_trainer(recipe.tune.trainer)
     problems = trainer.problems(recipe)
     if problems:
         raise RecipeError(f"{recipe.path}: the trainer {trainer.name} cannot do this", problems)
-    report = data.check(recipe, progress=on_rows)
+    tokenizer = trainer.prepare(recipe, progress=on_note)
+    report = data.check(recipe, tokenizer=tokenizer, progress=on_rows)
     job = trainer.render(recipe, report)
     contents: dict[str, bytes | Path] = {**_named_files(recipe), **job.files, JOB_FILE: codec.dump(job.spec)}
     files, suspects = _measure(contents, recipe, tuple(own_secrets), on_bytes)
@@ -190,6 +206,7 @@ def _upload(prepared: Prepared, runs: RunStore, run_id: RunId, on_bytes: Count |
     store.put(keys.files_manifest(run_id), codec.dump(prepared.files))
     for key, data in (
         (keys.recipe(run_id), prepared.recipe.text),
+        (keys.resolved_recipe(run_id), codec.dump(Resolved(prepared.recipe.training, prepared.recipe.tune))),
         (keys.data_report(run_id), codec.dump(prepared.report)),
     ):
         try:

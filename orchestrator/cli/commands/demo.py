@@ -35,7 +35,7 @@ def demo(
     say = session.render.say
     say("A small language model is fine-tuned on this machine; half-way its instance is taken away.")
     with session.render.progress("rows checked") as rows:
-        prepared = prepare(loaded, provider="local", on_rows=rows.reach)
+        prepared = prepare(loaded, provider="local", on_note=session.render.note, on_rows=rows.reach)
     with session.render.progress("uploading", total=prepared.upload_bytes, unit="bytes") as sent:
         run = launch(prepared, session.runs, now=session.runs.store.now(), on_bytes=sent.add).run
     session.render.event(

@@ -69,6 +69,7 @@ def _prepare(session: Session, loaded: Any, name: str, provider: str, *, allow_s
             name=name or loaded.tune.name or "",
             allow_secret_files=allow_secret_files,
             own_secrets=tuple(secret_values().items()),
+            on_note=session.render.note,
             on_rows=rows.reach,
             on_bytes=read.add,
         )

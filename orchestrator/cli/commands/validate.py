@@ -24,13 +24,14 @@ def validate(
 
     loaded = recipes.load(recipe, overrides=set_ or ())
     session = Session()
+    trainer = get_trainer(loaded.tune.trainer)
     report = None
     if data:
         from orchestrator.recipe.data import check
 
         with session.render.progress("rows checked") as rows:
-            report = check(loaded, progress=rows.reach)
-    trainer = get_trainer(loaded.tune.trainer)
+            tokenizer = trainer.prepare(loaded, progress=session.render.note)
+            report = check(loaded, tokenizer=tokenizer, progress=rows.reach)
     cannot = [str(problem) for problem in trainer.problems(loaded)]
     notices = [*loaded.notices, *trainer.notices(loaded)]
     document = {
