@@ -29,7 +29,7 @@ def _hashable(kind: Any) -> Any:  # a class is; the type checker is not so sure 
 
 def dump(record: object) -> bytes:
     """Deterministic: equal records give equal bytes."""
-    plain = _adapter(type(record)).dump_python(record, mode="json")
+    plain = _adapter(_hashable(type(record))).dump_python(record, mode="json")
     return (json.dumps(plain, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
