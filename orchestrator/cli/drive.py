@@ -193,7 +193,8 @@ def _signals(turned_away: threading.Event) -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            # Once turned away, the way out is short and a second Ctrl-C must not tear it.
+            signal.signal(number, signal.SIG_IGN if turned_away.is_set() else handler)
 
 
 def say_detached(session: Session, run_id: RunId, *, to_stderr: bool) -> None:

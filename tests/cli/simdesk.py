@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator import codec, keys
 from orchestrator.providers.registry import ProviderSettings, get_provider
 from orchestrator.storage.local import LocalStore
-from orchestrator.types import Instance, Run, RunId, new_run_id
+from orchestrator.types import Run, RunId, new_run_id
 from tests.e2e.desk import Desk
 
 QUICK = {"boot_s": 0.2, "step_s": 0.01, "heartbeat_s": 0.2, "poll_s": 0.2, "terminate_lag_s": 0.1, "total_steps": 50}
@@ -61,7 +61,6 @@ class SimDesk(Desk):
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
-    def instances(self) -> list[Instance]:
-        """What bills now on the simulated cloud."""
-        bound = get_provider("sim", settings=ProviderSettings(self.state, {"terminate_lag_s": "0.1"}))
-        return list(bound.provider.find(namespace=self.runs.namespace()))
+    def cloud(self) -> Any:
+        """The simulated cloud of this desk."""
+        return get_provider("sim", settings=ProviderSettings(self.state, {"terminate_lag_s": "0.1"})).provider

@@ -135,7 +135,9 @@ def test_a_launch_stores_the_files_then_their_list_then_the_run(written: Path) -
 
 
 def test_the_limits_of_the_recipe_are_the_run_s(written: Path) -> None:
-    write_recipe(written, budget_usd=3, max_attempts=4, deadline="2h", spot="never", max_usd_per_hour=0.5, min_vram=20)
+    write_recipe(
+        written, budget_usd=3, max_attempts=4, deadline="2h", spot="never", max_usd_per_hour=0.5, min_vram="20GiB"
+    )
     run = launch(prepared(written), RunStore(MemoryStore(Clock())), now=NOW).run
     assert (str(run.limits.budget_usd), run.limits.max_attempts, run.limits.deadline_s) == ("3", 4, 7200)
     assert (run.want.spot, str(run.want.max_usd_per_hour), run.want.vram_gib) == ("never", "0.5", 20)
@@ -326,3 +328,36 @@ def test_no_secret_of_the_environment_is_printed_or_kept(sim: SimDesk, written: 
         if path.is_file() and b"canary" in path.read_bytes()
     ]
     assert kept == []
+
+
+# -- the recipe commands ----------------------------------------------------------------------------------------------
+
+
+def test_init_writes_a_recipe_that_is_valid_and_never_overwrites(sim: SimDesk, written: Path) -> None:
+    target = written / "mine.yaml"
+    assert sim.tune("init", str(target)).returncode == 0
+    assert sim.json("validate", str(target))["valid"] is True
+    before = target.read_bytes()
+    done = sim.tune("init", str(target))
+    assert done.returncode == 2
+    assert "exists already" in done.stderr
+    assert target.read_bytes() == before
+    assert sim.tune("init", str(written / "no" / "folder.yaml")).returncode == 2
+
+
+def test_validate_says_what_the_data_is_and_what_keeps_it_from_being_launched(sim: SimDesk, written: Path) -> None:
+    answer = sim.json("validate", str(written / "recipe.yaml"))
+    assert (answer["valid"], answer["launchable"], answer["data"]["rows_in"]) == (True, True, 48)
+    (written / "recipe.yaml").write_text((written / "recipe.yaml").read_text().replace('"trl"', '"axolotl"'))
+    answer = sim.json("validate", str(written / "recipe.yaml"), "--no-data")
+    assert (answer["valid"], answer["launchable"], answer["data"]) == (True, False, None)
+    assert "trl" in answer["obstacles"][0]
+
+
+def test_the_schema_is_json_that_a_recipe_fits(sim: SimDesk, written: Path) -> None:
+    from jsonschema import Draft202012Validator
+
+    schema = json.loads(sim.tune("schema").stdout)
+    Draft202012Validator.check_schema(schema)
+    assert list(Draft202012Validator(schema).iter_errors(json.loads((written / "recipe.yaml").read_text()))) == []
+    assert list(Draft202012Validator(schema).iter_errors({"base_modle": "x"})) != []

@@ -7,6 +7,7 @@ import json
 import re
 import signal
 import subprocess
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -517,3 +518,16 @@ def test_providers_are_listed_with_the_reason_why_not(sim: SimDesk) -> None:
 def test_only_a_run_on_this_machine_can_be_preempted_by_hand(sim: SimDesk) -> None:
     sim.a_run("night", phase=Phase.FAILED)
     assert sim.tune("local", "preempt", "night").returncode == 20
+
+
+def test_a_pipe_that_closes_ends_the_watching_and_says_that_the_run_goes_on(sim: SimDesk) -> None:
+    sim.climate(total_steps=LONG)
+    run = sim.a_run("night")
+    argv = (
+        f'"{sys.executable}" -m orchestrator --config "{sim.config}" resume night | head -1; echo "${{PIPESTATUS[0]}}"'
+    )
+    done = subprocess.run(["bash", "-c", argv], capture_output=True, text=True, timeout=120, env=sim.environment)
+    assert done.stdout.splitlines()[-1] == "141"
+    assert f"tune stop {run.run_id}" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert sim.tune("stop", "night", "--now").returncode == 0
