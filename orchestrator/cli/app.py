@@ -48,20 +48,20 @@ def main() -> NoReturn:
 
 def run(argv: Sequence[str]) -> int:
     """One call of the program. Never raises."""
-    from orchestrator.cli.render import Renderer, discard_output
+    from orchestrator.cli.render import PipeClosed, Renderer, discard_output
 
     render = Renderer(json_mode="--json" in argv)
     try:
         try:
             return _dispatch(argv, render)
-        except BrokenPipeError:
+        except (BrokenPipeError, PipeClosed):
             discard_output()
             return PIPE_CLOSED
         except KeyboardInterrupt:
             return INTERRUPTED
         except BaseException as e:
             return _report(e, render)
-    except BrokenPipeError:  # while the error was being told
+    except (BrokenPipeError, PipeClosed):  # while the error was being told
         discard_output()
         return PIPE_CLOSED
     except KeyboardInterrupt:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cli import words
 from orchestrator.cli.drive import UNCONFIRMED_AFTER_S, Detached, Goal, check_end, drive, say_detached
+from orchestrator.cli.render import PipeClosed
 from orchestrator.types import Phase
 
 if TYPE_CHECKING:
@@ -99,6 +100,6 @@ def stop_and_wait(session: Session, run_id: RunId, *, now: bool, wait: bool) -> 
 def _drive(session: Session, run_id: RunId, goal: Goal | None = None) -> Run:
     try:
         return drive(session, run_id, goal)
-    except (Detached, BrokenPipeError) as e:
-        say_detached(session, run_id, to_stderr=isinstance(e, BrokenPipeError))
+    except (Detached, PipeClosed) as e:
+        say_detached(session, run_id, to_stderr=isinstance(e, PipeClosed))
         raise

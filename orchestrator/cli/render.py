@@ -23,6 +23,10 @@ PROGRESS_EVERY_S = 5.0  # without a terminal: one line now and then
 _last: Renderer | None = None
 
 
+class PipeClosed(Exception):
+    """Nobody reads what is written. Not an OSError, which typer would answer by itself."""
+
+
 def discard_output() -> None:
     """Nobody reads any more: let the interpreter's own last flush go nowhere instead of complaining."""
     devnull = os.open(os.devnull, os.O_WRONLY)
@@ -68,7 +72,10 @@ class Renderer:
     def flush(self) -> None:
         for stream in (self.out, self.err):
             if stream is not None:
-                stream.flush()
+                try:
+                    stream.flush()
+                except BrokenPipeError:
+                    raise PipeClosed from None
 
     # -- for people ----------------------------------------------------------------------------------------------
 
@@ -180,7 +187,10 @@ class Renderer:
 
     def _write(self, stream: TextIO | None, text: str) -> None:
         if stream is not None:
-            stream.write(text)
+            try:
+                stream.write(text)
+            except BrokenPipeError:
+                raise PipeClosed from None
 
 
 class Meter:
