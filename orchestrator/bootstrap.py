@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping
@@ -10,7 +11,7 @@ from datetime import datetime
 from decimal import Decimal
 
 from orchestrator import codec
-from orchestrator.handover import AgentConfig
+from orchestrator.handover import LAST_HEARTBEAT, AgentConfig
 from orchestrator.policy import instance_life_s
 from orchestrator.remote.base import Remote
 from orchestrator.types import LaunchSpec, Offer, Run
@@ -61,6 +62,19 @@ def local_agent_script(python: str = sys.executable) -> bytes:
 def put_secrets(remote: Remote, secrets: Mapping[str, str]) -> None:
     """Renew the keys on the instance; the agent takes them up by itself."""
     remote.put(SECRETS, json.dumps(dict(secrets), indent=1, sort_keys=True).encode() + b"\n", mode=0o600)
+
+
+_AGE = re.compile(rb"tune-agent-age=(\d+)\b")
+
+
+def agent_age_s(remote: Remote) -> float | None:
+    """Seconds since the agent last wrote its heartbeat to its own disk, by the instance's clock; None when unknown.
+
+    An agent whose bucket is down goes on beating there; a dead one does not.
+    """
+    look = f'now=$(date +%s) && then=$(stat -c %Y {LAST_HEARTBEAT}) && echo "tune-agent-age=$((now - then))"'
+    found = _AGE.search(remote.run(["sh", "-c", look], timeout_s=30).stdout)
+    return float(found[1]) if found else None
 
 
 def bootstrap(

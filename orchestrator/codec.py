@@ -1,4 +1,4 @@
-"""Records to bytes and back. Pydantic checks what enters; what leaves is sorted, indented JSON that a person can read."""
+"""Records to bytes and back: pydantic checks what enters, and what leaves is sorted JSON that a person can read."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ class ProviderError(TuneError):
 
 
 class InsufficientCapacity(ProviderError):
-    """This offer is gone and nothing was rented."""
+    """The offer is gone, and nothing was rented."""
 
     exit_code = 13
 

@@ -38,6 +38,7 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
+LAST_HEARTBEAT = "state/heartbeat.json"  # written at every beat, also while the bucket does not take it
 EXIT_SAVED = 75  # stopped on request, checkpoint in place (EX_TEMPFAIL)
 EXIT_OOM = 76  # ran out of GPU or host memory; nothing was saved on the way out
 

@@ -169,15 +169,17 @@ class Look:
         instance = instance_of(run.attempts[-1], listed, answers) if run.attempts else None
         if run.phase is not Phase.RUNNING or instance is None or instance.state is InstanceState.STOPPED:
             return Probe.NOT_ASKED
-        from orchestrator.bootstrap import put_secrets
+        from orchestrator.bootstrap import agent_age_s, put_secrets
 
         try:
             remote = self.context.bound(run.provider).connect(instance)
             try:
                 put_secrets(remote, self.context.secrets)
+                age_s = agent_age_s(remote)
             finally:
                 remote.close()
         except RemoteError as e:
             self.troubles.append(f"no answer from {instance.instance_id}: {e.message}")
             return Probe.FAILED
-        return Probe.ANSWERED
+        is_dead = age_s is not None and age_s > self.context.policy(run.provider).heartbeat_grace_s
+        return Probe.AGENT_DEAD if is_dead else Probe.ANSWERED

@@ -44,6 +44,7 @@ class Probe(StrEnum):
 
     NOT_ASKED = "not_asked"
     ANSWERED = "answered"
+    AGENT_DEAD = "agent_dead"  # the instance answers, and its own files say that no agent is at work
     FAILED = "failed"
 
 
@@ -302,7 +303,7 @@ def _bootstrap(case: _Case, instance: Instance, events: tuple[str, ...]) -> Step
 def _running(case: _Case) -> Step:
     """Silence is not death: only an instance that neither writes nor answers, for long enough, is given up."""
     beat, patience = case.seen.heartbeat_at, case.run.limits
-    if case.is_heard or case.seen.probe is not Probe.FAILED:
+    if case.is_heard or case.seen.probe in (Probe.NOT_ASKED, Probe.ANSWERED):
         too_long = timedelta(seconds=patience.upload_grace_s + patience.unreachable_grace_s)
         if not case.is_heard and case.seen.probe is Probe.ANSWERED and beat and case.now - beat > too_long:
             return _end(case, Outcome.LOST_UPLOAD, "the instance answers, but has stored nothing for too long")
@@ -312,7 +313,9 @@ def _running(case: _Case) -> Step:
     since = case.current.silent_since if case.current else None
     if since and beat and beat > since:  # it was heard in between: the next silence gets the full grace again
         case = replace(case, run=_with_silence(case.run, None))
-    return _unless_too_long(case, True, patience.unreachable_grace_s, "neither heartbeat nor answer", 15)
+    is_dead = case.seen.probe is Probe.AGENT_DEAD
+    why = "the instance answers, but its agent is dead" if is_dead else "neither heartbeat nor answer"
+    return _unless_too_long(case, True, patience.unreachable_grace_s, why, 15)
 
 
 def _unless_too_long(case: _Case, silent: bool, grace_s: float, reason: str, wait_s: float) -> Step:

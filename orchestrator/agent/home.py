@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.handover import LAST_HEARTBEAT
+
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     """Whole or absent, also after a power cut."""
@@ -142,7 +144,7 @@ class Home:
     @property
     def last_heartbeat(self) -> Path:
         """The newest heartbeat, also when the bucket does not take it."""
-        return self.state / "heartbeat.json"
+        return self.root / LAST_HEARTBEAT
 
     @property
     def shipped(self) -> Path:

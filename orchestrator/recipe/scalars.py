@@ -22,7 +22,7 @@ _DASHES = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2014\u2212\ufe63\uff
 _QUOTES = "\u201c\u201d\u201e\u201f\u2018\u2019\u201a\u201b\u00ab\u00bb"
 
 
-class Unfit(Exception):  # noqa: N818 - an answer, turned into a Problem by whoever knows the place
+class Unfit(Exception):
     """The text is not what the key expects."""
 
     def __init__(self, message: str, hint: str = "") -> None:

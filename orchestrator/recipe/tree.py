@@ -60,7 +60,7 @@ def join(path: str, key: str | int) -> str:
     return f"{path}.{key}" if path else key
 
 
-class Unreadable(Exception):  # noqa: N818 - carries problems to the loader, never to a user
+class Unreadable(Exception):
     """The text is not one YAML document."""
 
     def __init__(self, problems: list[Problem]) -> None:

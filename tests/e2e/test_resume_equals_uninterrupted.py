@@ -131,7 +131,7 @@ def kill_once(desk: Desk, moment: Moment) -> None:
     watching = desk.spawn("launch", str(recipe), "--name", "r")
     home = desk.wait_for(lambda: desk.home_of("r", 1))
     desk.wait_for(
-        lambda: moment.ready(desk, home) or desk.events(home)[-1:] and desk.events(home)[-1]["event"] == "done"
+        lambda: moment.ready(desk, home) or (desk.events(home)[-1:] and desk.events(home)[-1]["event"] == "done")
     )
     lost = lost_seconds(desk, home, time.time())
     desk.kill_instance("r")

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.bootstrap import agent_age_s
 from orchestrator.errors import RemoteError
+from orchestrator.handover import LAST_HEARTBEAT
 from orchestrator.remote.local import LocalRemote, connect
 from orchestrator.types import InstanceState
 from tests.support.local import LocalWorld
@@ -192,3 +194,15 @@ def take_away(world: LocalWorld, instance, how: str) -> None:
     else:
         world.vanish(instance.instance_id)
     assert world.wait(lambda: world.state(instance) in (None, InstanceState.STOPPED))
+
+
+def test_how_long_the_agent_has_been_silent_is_told_by_its_own_disk(remote: LocalRemote) -> None:
+    assert agent_age_s(remote) is None
+    remote.put(LAST_HEARTBEAT, b"{}")
+    fresh = agent_age_s(remote)
+    assert fresh is not None
+    assert fresh < 60
+    remote.run(["touch", "-d", "10 minutes ago", LAST_HEARTBEAT])
+    stale = agent_age_s(remote)
+    assert stale is not None
+    assert 600 <= stale < 700

@@ -232,6 +232,20 @@ ROWS = (
         kill=("i-1",),
         outcome=Outcome.UNREACHABLE,
     ),
+    Row(
+        "an agent that is dead, for now",
+        run(R, attempt(silent_since=ago(1799))),
+        seen(UP, probe=Probe.AGENT_DEAD, **beat(2000)),
+        R,
+    ),
+    Row(
+        "an agent that is dead for too long bills for nothing",
+        run(R, attempt(silent_since=ago(1800))),
+        seen(UP, probe=Probe.AGENT_DEAD, **beat(2000)),
+        T,
+        kill=("i-1",),
+        outcome=Outcome.UNREACHABLE,
+    ),
     Row("heard in between", run(R, attempt(silent_since=ago(2000))), seen(UP, probe=Probe.FAILED, **beat(1500)), R),
     Row(
         "answering, and storing nothing for a day and more",
