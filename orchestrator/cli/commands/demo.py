@@ -75,19 +75,19 @@ def _fetch(session: Session, run: Run, folder: Path) -> None:
 
 
 def _ask(session: Session, folder: Path) -> None:
-    """The same question to the model as it was and as it is now, in a process of its own: torch stays out of here."""
+    """Run the very snippet that is shown, in a process of its own: torch stays out of here."""
+    import os
     import subprocess
     import sys
 
     from orchestrator.cli.demo import QUESTION, SNIPPET
 
-    say = session.render.say
-    say("\nTo use it:\n")
-    say(SNIPPET.format(folder=str(folder), question=QUESTION))
-    say("\nAsking before and after ...")
+    say, snippet = session.render.say, SNIPPET.format(folder=str(folder), question=QUESTION)
+    say(f"\nTo use it:\n\n{snippet}\n\nRunning exactly that; the question is: {QUESTION}\n")
     session.render.flush()
-    argv = [sys.executable, "-m", "orchestrator.cli.answers", str(folder), QUESTION]
-    asked = subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False)
+    quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "PYTHONWARNINGS": "ignore"}
+    argv = [sys.executable, "-c", snippet]
+    asked = subprocess.run(argv, env={**os.environ, **quiet}, capture_output=True, text=True, timeout=600, check=False)
     if asked.returncode:
         session.render.note(f"the model could not be asked:\n{asked.stderr[-2000:]}")
         return
