@@ -289,9 +289,11 @@ def test_a_bad_recipe_is_refused_with_every_problem_and_nothing_is_stored(sim: S
 def test_hostile_names_on_the_command_line_do_no_harm(sim: SimDesk, written: Path) -> None:
     sim.climate(total_steps=1)
     name = "$(touch /tmp/tune-was-here); `touch /tmp/tune-was-here` 'x'"
-    assert sim.tune("launch", str(written / "recipe.yaml"), "--name", name).returncode == 0
+    done = sim.tune("launch", str(written / "recipe.yaml"), "--name", name)
+    assert done.returncode == 0, done.stderr
     for command in (("status", name), ("logs", name), ("resume", name), ("stop", name)):
-        assert sim.tune(*command).returncode == 0
+        done = sim.tune(*command)
+        assert done.returncode == 0, done.stderr
     assert sim.tune("launch", str(written / "recipe.yaml"), "--name", "-rf").returncode == 2
     assert not Path("/tmp/tune-was-here").exists()
 
