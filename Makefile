@@ -20,10 +20,10 @@ demo: $(STAMP)
 	$(BIN)/tune demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m 'not slow and not live'
+	$(BIN)/python -m pytest -n 2 -m 'not slow and not live'
 
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -m 'not live'
+	$(BIN)/python -m pytest -n 2 -m 'not live'
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
