@@ -38,7 +38,7 @@ def load(kind: type[T], data: bytes, *, where: str) -> T:
     advice = f"nothing was overwritten; look at {where}, restore it or move it away, then run the command again"
     try:
         plain: Any = json.loads(data)
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:  # brackets by the thousand: JSON, and nobody's record
         raise RecordCorrupt(f"{where} is not JSON ({len(data)} bytes): {e}", hint=advice) from None
     if not isinstance(plain, dict):
         raise RecordCorrupt(f"{where} holds a {type(plain).__name__}, not a record", hint=advice)

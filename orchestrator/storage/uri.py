@@ -19,6 +19,7 @@ _AWS = re.compile(r"^s3[.-](?:dualstack\.)?(?:([a-z0-9-]+)\.)?amazonaws\.com(?:\
 _SERVICE = re.compile(
     r"^(s3[.-].+|localhost|storage\.googleapis\.com|[a-z0-9-]+\.(?:digitaloceanspaces|your-objectstorage)\.com)$"
 )
+_SOME_BUCKET = "my-bucket"
 _RUNS = "runs"  # tune's own folder inside the root; people copy it into the URL from a listing
 
 
@@ -62,8 +63,14 @@ def parse(text: str) -> Location:
             return _path(text)
         case _ if text.startswith("~"):
             raise _refused(text, f"write {Path(text).expanduser()}")
+        case "s3a" | "s3n" if rest.startswith("//"):  # what Hadoop calls it
+            raise _refused(text, f"write s3:{_without_user(rest)}")
+        case "arn" if rest.startswith("aws:s3:"):
+            raise _refused(text, f"write s3://{rest.rpartition(':')[2] or _SOME_BUCKET}")
+        case _ if rest.startswith("//"):
+            raise _refused(text, f"runs are kept in a bucket or a folder: write s3://{_SOME_BUCKET} or file:///path")
         case _:
-            bare = text.lstrip("./")
+            bare = text.lstrip("./") or _SOME_BUCKET
             raise _refused(text, f"write s3://{bare}, or for a folder file://{quote(str(Path.cwd() / text))}")
 
 
@@ -103,17 +110,25 @@ def _bucket_and_prefix(rest: str) -> Location:
     parts = [part for part in prefix.split("/") if part]
     if parts and parts[-1] == _RUNS:
         parts.pop()
-    if not _BUCKET.match(bucket) or _IP.match(bucket):
-        better = (
-            "my-bucket"
-            if _IP.match(bucket)
-            else re.sub(r"[^a-z0-9.-]+", "-", bucket.lower()).strip("-.") or "my-bucket"
-        )
+    if "@" in bucket:
+        where = Location(_likely_bucket(bucket.rpartition("@")[2]), "/".join(parts)).url
+        raise _refused(f"s3://{rest}", f"write {where}; keys come from the environment or a profile, never from a URL")
+    if not _is_bucket(bucket):
         raise StorageError(
             f"not a bucket name: {bucket!r}: 3 to 63 lower-case letters, digits, hyphens and dots",
-            hint=f"write {Location(better, '/'.join(parts)).url} if that is your bucket's name",
+            hint=f"write {Location(_likely_bucket(bucket), '/'.join(parts)).url} if that is your bucket's name",
         )
     return Location(bucket, checked_prefix("/".join(parts)))
+
+
+def _is_bucket(name: str) -> bool:
+    return bool(_BUCKET.match(name)) and not _IP.match(name)
+
+
+def _likely_bucket(name: str) -> str:
+    """The name that was probably meant; one to fill in where nothing usable is left of it."""
+    better = re.sub(r"\.{2,}", ".", re.sub(r"[^a-z0-9.-]+", "-", name.lower())).strip("-.")
+    return better if _is_bucket(better) else _SOME_BUCKET
 
 
 def _file(text: str, rest: str) -> Location:
@@ -188,5 +203,8 @@ def _shown(parts: SplitResult) -> str:
 
 
 def _refused(text: str, hint: str) -> StorageError:
-    without_user = re.sub(r"//[^/@]*@", "//", text)
-    return StorageError(f"not a place to store runs: {without_user!r}", hint=hint)
+    return StorageError(f"not a place to store runs: {_without_user(text)!r}", hint=hint)
+
+
+def _without_user(text: str) -> str:
+    return re.sub(r"//[^/@]*@", "//", text)

@@ -303,6 +303,7 @@ def _torn() -> dict[str, bytes]:
         "a list": b"[]",
         "null": b"null",
         "not text": b"\xff\xfe\x00",
+        "nested without end": b"[" * 100_000,
         "newer": json.dumps(newer).encode(),
         "a wrong type": good.replace(b'"pending"', b'"asleep"'),
         "another run": codec.dump(_run("zzzzzzzzzz")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -61,14 +62,22 @@ def test_what_is_clear_has_one_spelling(text: str, url: str) -> None:
         ("s3:///x", "s3://my-bucket/x"),
         ("s3://10.0.0.1/x", "s3://my-bucket/x"),
         ("s3://-bucket-/x", "s3://bucket/x"),
+        ("s3://b/x", "s3://my-bucket/x"),
+        ("s3://my..bucket/a", "s3://my.bucket/a"),
+        ("s3a://bucket/x", "s3://bucket/x"),
+        ("arn:aws:s3:::bucket/x", "s3://bucket/x"),
+        ("gs://bucket/x", "s3://my-bucket"),
         ("/", "name a folder"),
-        ("", "file://"),
+        ("", "s3://my-bucket, or for a folder file://"),
     ],
 )
 def test_what_is_not_is_refused_with_the_corrected_form(text: str, corrected: str) -> None:
     with pytest.raises(StorageError) as caught:
         parse(text)
     assert corrected in caught.value.hint
+    for form in re.findall(r"s3://[^,;]*", caught.value.hint):
+        form = form.removesuffix(" if that is your bucket's name").removesuffix(" or file:///path")
+        assert normalise(form) == form  # following the advice works
 
 
 def test_a_prefix_that_climbs_or_hides_something_is_refused() -> None:
@@ -77,9 +86,19 @@ def test_a_prefix_that_climbs_or_hides_something_is_refused() -> None:
             parse(text)
 
 
-def test_a_password_in_a_refused_url_is_not_repeated() -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://user:canary@bucket.s3.amazonaws.com/x",
+        "s3://user:canary@bucket/x",
+        "s3a://user:canary@bucket/x",
+        "S3://user:canary@Bucket_Upper/x",
+        "gs://user:canary@bucket/x",
+    ],
+)
+def test_a_password_in_a_refused_url_is_not_repeated(text: str) -> None:
     with pytest.raises(StorageError) as caught:
-        parse("https://user:canary@bucket.s3.amazonaws.com/x")
+        parse(text)
     assert "canary" not in str(caught.value) + caught.value.hint
 
 
