@@ -34,24 +34,27 @@ class Marketplace:
     """Takes the first instance away once the run is half-way and has stored a checkpoint."""
 
     session: Session
+    steps: int  # that the whole training takes
     taken_at: int | None = None
 
     def look(self, view: View, tell: Callable[[str], None]) -> None:
-        """Called with everything the watcher sees."""
-        attempt, beat = view.run.attempt, view.heartbeat
-        if self.taken_at is not None or view.run.phase is not Phase.RUNNING or attempt is None or beat is None:
+        """Called with everything the watcher sees.
+
+        Goes by stored checkpoints: they are seen at once, while a heartbeat may be half a minute old.
+        """
+        run, checkpoint = view.run, view.checkpoint
+        if self.taken_at is not None or checkpoint is None or checkpoint.step < self.steps * PREEMPT_AT:
             return
-        is_half_way = beat.max_steps > 0 and beat.step >= beat.max_steps * PREEMPT_AT
-        if not is_half_way or view.checkpoint is None or view.checkpoint.attempt != attempt.number:
-            return
+        if run.phase not in (Phase.BOOTSTRAPPING, Phase.RUNNING) or checkpoint.step >= self.steps:
+            return  # too late: it is done
         from orchestrator.cli.preempting import preempt
 
         try:
-            instance = preempt(self.session, view.run)
+            instance = preempt(self.session, run)
         except TuneError:
             return  # it has just ended by itself: nothing to take away
-        self.taken_at = beat.step
-        tell(f"--- the marketplace takes instance {instance} away at step {beat.step} of {beat.max_steps} ---")
+        self.taken_at = max(checkpoint.step, view.step)
+        tell(f"--- the marketplace takes instance {instance} away at step {self.taken_at} of {self.steps} ---")
 
 
 SNIPPET = """\

@@ -39,14 +39,14 @@ def test_the_demo_may_be_run_again_it_replaces_only_what_it_has_put_there_itself
 
 @pytest.mark.train
 def test_the_demo_loses_its_instance_half_way_and_carries_on(desk: Desk) -> None:
-    recipe = str(desk.recipe(steps=400, tune_checkpoint_every="1s"))
+    recipe = str(desk.recipe(steps=150, tune_checkpoint_every="1s"))
     target = desk.root / "adapter"
-    done = desk.tune("--json", "demo", "--recipe", recipe, "--folder", str(target), "--no-answers")
+    done = desk.tune("--json", "demo", "--recipe", recipe, "--folder", str(target), "--no-answers", timeout_s=550)
     assert done.returncode == 0, done.stderr
     events = {event["event"]: event for event in map(json.loads, done.stdout.splitlines())}
     run = desk.run(events["launched"]["name"])
     assert run.phase is Phase.SUCCEEDED
     assert [attempt.outcome for attempt in run.attempts] == [Outcome.PREEMPTED, Outcome.SUCCEEDED]
     carried = events["carried_on"]
-    assert 0 < carried["restored_step"] <= carried["taken_at_step"] + 2 < carried["last_step"] == 400
+    assert 75 <= carried["restored_step"] < carried["last_step"] == 150
     assert (target / "adapter_model.safetensors").stat().st_size > 0

@@ -41,7 +41,7 @@ def demo(
     session.render.event(
         {"event": "launched", "run_id": run.run_id, "name": run.name}, f"run {run.name} ({run.run_id}) launched"
     )
-    market = Marketplace(session)
+    market = Marketplace(session, steps=prepared.report.steps)
     run = follow(session, run.run_id, Goal(on_look=market.look))
     _show_that_it_carried_on(session, run, market.taken_at)
     _fetch(session, run, Path(folder).absolute())
