@@ -31,6 +31,8 @@ _DISK_EVERY_S = 5.0
 _SETUP_PATIENCE_S = 3600.0  # a bucket that is away longer than this at the start is not worth the rent
 _RESTARTS_MAX = 3  # of one kind, however far each got
 _TAIL_LINES = 400
+# Of the time to save and leave: the request was heard up to a heartbeat late, and what was saved must still be stored.
+_TRAINERS_SHARE = 0.5
 
 
 class Supervisor:
@@ -247,7 +249,7 @@ class Supervisor:
 
     def _save_and_exit(self, current: trainer.Trainer, ending: Ending) -> Ending:
         self._say("saving")
-        current.end(grace_s=self._config.save_and_exit_s)
+        current.end(grace_s=self._config.save_and_exit_s * _TRAINERS_SHARE)
         progress = self._status.progress
         assert progress is not None
         progress.drain()

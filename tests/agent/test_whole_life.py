@@ -244,6 +244,19 @@ def test_a_trainer_that_ignores_the_request_is_killed_in_time(stage: Stage) -> N
     assert stage.processes() == {}
 
 
+def test_a_trainer_that_does_not_save_leaves_time_to_say_so(stage: Stage) -> None:
+    """Whoever asked ends the instance after `save_and_exit_s`: by then the exit record must be stored."""
+    make_run(stage.store, {"steps": 5000, "ignore_term": True})
+    home = stage.instance(save_and_exit_s=6.0)
+    agent = stage.agent(home)
+    stage.wait(lambda: len(stage.events(home, "step")) > 2)
+    stage.change_run(request="save_and_exit")
+    asked = time.monotonic()
+    assert agent.wait(20) == 0
+    assert time.monotonic() - asked < 5.0
+    assert "not saved in time" in stage.exit_record().reason
+
+
 def test_no_secret_leaves_in_any_spelling(stage: Stage) -> None:
     import base64
     from urllib.parse import quote
