@@ -183,6 +183,16 @@ class TestWhatAResumeMustFind:
         with pytest.raises(RuntimeError, match=r"trainer_state\.json"):
             self.before(train, tmp_path, folder, allow_optimizer_reset=True)
 
+    def test_a_checkpoint_of_another_torch_is_refused_before_anything_is_loaded(
+        self, train: Any, tmp_path: Path
+    ) -> None:
+        with pytest.raises(RuntimeError, match=r"made with torch 1\.13\.1 and this is torch"):
+            self.before(train, tmp_path, self.checkpoint(tmp_path, torch="1.13.1"))
+
+    def test_another_patch_of_the_same_torch_is_no_matter(self, train: Any, tmp_path: Path) -> None:
+        major, minor, *_ = train._versions()["torch"].split(".")
+        assert self.before(train, tmp_path, self.checkpoint(tmp_path, torch=f"{major}.{minor}.99+cpu"))["loss"] == 2.0
+
     @pytest.mark.parametrize(("key", "other"), [("effective_batch", 8), ("data", "xyz"), ("seed", 8)])
     def test_what_would_repeat_and_skip_rows_is_refused(self, train: Any, tmp_path: Path, key: str, other: Any) -> None:
         with pytest.raises(RuntimeError, match="repeat some rows and skip others"):

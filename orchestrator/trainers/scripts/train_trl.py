@@ -170,6 +170,12 @@ def _before(config: dict[str, Any], identity: dict[str, Any], events: Events) ->
         remembered = json.loads((folder / "tune_state.json").read_bytes())
     except FileNotFoundError:
         return {}
+    made_with, here = str(remembered.get("torch") or ""), _versions().get("torch", "")
+    if made_with and made_with.split(".")[:2] != here.split(".")[:2]:
+        raise Refused(
+            f"the checkpoint was made with torch {made_with} and this is torch {here}: what it remembers may not load, "
+            "or not go on as it was; train with the version that it was made with"
+        )
     for key, what in (("effective_batch", "effective batch size"), ("data", "data"), ("seed", "seed")):
         if remembered.get(key) != identity[key]:
             raise Refused(

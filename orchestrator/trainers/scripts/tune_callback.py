@@ -117,6 +117,7 @@ class TuneCallback(TrainerCallback):
             "metrics": {"train_s": round(self.train_s, 3), "tokens": state.num_input_tokens_seen},
         }
         memory = {**self._identity, "train_s": self.train_s, "loss": said["loss"], "step": state.global_step}
+        memory["torch"] = said["versions"].get("torch")
         self._snapshots.publish(state.global_step, source, said, {STATE_FILE: json.dumps(memory, indent=1)})
         # The snapshot is the checkpoint now. Left here, it would only fill the disk: the Trainer's own rotation
         # goes by modification time and cannot be trusted with it.
