@@ -40,6 +40,16 @@ def pull(
     appears under its own name before every file has been verified. `replace` allows overwriting what an earlier pull
     put there, if it is unchanged since.
     """
+    try:
+        return _pull(store, files, folder, count=count, replace=replace)
+    except OSError as e:
+        place = e.filename2 or e.filename or folder
+        raise UsageError(f"{place} cannot be written: {e.strerror or e}", hint="name another DIR") from e
+
+
+def _pull(
+    store: Store, files: Sequence[StoredFile], folder: Path, *, count: Callable[[int], None], replace: bool
+) -> Pulled:
     targets = [(file, folder / _safe(file.name)) for file in files]
     missing = [(file, path) for file, path in targets if not _same(path, file)]
     _refuse_others([path for _, path in missing], folder, replace=replace)
@@ -103,7 +113,13 @@ def _refuse_others(paths: Sequence[Path], folder: Path, *, replace: bool) -> Non
 
 
 def _fetch(store: Store, file: StoredFile, part: Path, count: Callable[[int], None]) -> None:
-    store.download(file.key, part, progress=count)
+    try:
+        store.download(file.key, part, progress=count)
+    except ObjectNotFound as e:
+        raise CheckpointCorrupt(
+            f"{file.name} is not in the storage any more: {e.message}",
+            hint="the record names it; nothing was put in place",
+        ) from e
     if not _same(part, file):
         found = part.stat().st_size
         part.unlink()

@@ -94,13 +94,26 @@ def test_a_torn_record_is_reported_and_left_as_it_is(sim: SimDesk) -> None:
     torn = sim.a_run("torn", phase=Phase.SUCCEEDED)
     sim.a_run("fine", phase=Phase.SUCCEEDED)
     sim.put(keys.record(torn.run_id), b'{"run_id": "x')
-    answer = sim.json("ls")
+    listed = sim.tune("--json", "ls")
+    assert listed.returncode == 18
+    answer = json.loads(listed.stdout)
     assert [run["name"] for run in answer["runs"]] == ["fine"]
     assert "is not JSON" in answer["unreadable"][0]
     done = sim.tune("resume", "torn")
     assert done.returncode == 18
     assert "nothing was overwritten" in done.stderr
     assert (sim.bucket / keys.record(torn.run_id)).read_bytes() == b'{"run_id": "x'
+
+
+def test_a_bucket_with_nothing_but_a_torn_record_is_never_said_to_be_empty(sim: SimDesk) -> None:
+    torn = sim.a_run("torn", phase=Phase.RUNNING)
+    for damage in (b"", b"[" * 100_000):
+        sim.put(keys.record(torn.run_id), damage)
+        listed = sim.tune("ls")
+        assert listed.returncode == 18
+        assert "no runs" not in listed.stdout
+        assert keys.record(torn.run_id) in listed.stderr
+    sim.runs.store.delete(keys.active(torn.run_id))
 
 
 def test_a_run_is_found_by_id_by_the_beginning_of_one_and_by_name(sim: SimDesk) -> None:
@@ -398,6 +411,15 @@ def test_pull_puts_nothing_in_place_when_one_file_is_damaged(sim: SimDesk) -> No
     done = sim.tune("pull", "night", str(sim.root / "out"))
     assert done.returncode == 19
     assert "do not match the manifest" in done.stderr
+    assert contents(sim.root / "out").keys() <= {".tune-partial/adapter_config.json"}
+
+
+def test_pull_names_the_file_that_is_not_stored_any_more(sim: SimDesk) -> None:
+    run_id = with_artifact(sim)
+    sim.runs.store.delete(keys.blob(run_id, 1, hashlib.sha256(b"weights" * 99).hexdigest()))
+    done = sim.tune("pull", "night", str(sim.root / "out"))
+    assert done.returncode == 19
+    assert "sub/adapter.safetensors is not in the storage any more" in done.stderr
     assert contents(sim.root / "out").keys() <= {".tune-partial/adapter_config.json"}
 
 
