@@ -95,7 +95,7 @@ class Trainer:
             step += 1
             time.sleep(plan.get("step_s", 0.02))
             if plan.get("oom_above", 10**9) < self.config["micro_batch_size"] and step == plan.get("oom_at", 1):
-                self.say("oom", text="CUDA out of memory. Tried to allocate 2 GiB")
+                self.say("oom", text=f"CUDA out of memory. Tried to allocate 2 GiB {plan.get('oom_says', '')}")
                 return 76
             self.say("step", step=step)
             losses = {**plan.get("losses", {}), **(plan.get("first_losses", {}) if self.first_start else {})}

@@ -135,6 +135,17 @@ def test_no_part_of_a_secret_shows_where_a_flood_was_cut(bench: Bench) -> None:
     assert not any(secret[i : i + 6] in kept for i in range(len(secret) - 6))
 
 
+def test_no_secret_shows_among_the_stacks_of_a_hang(bench: Bench) -> None:
+    secret = "abcdefghijklmnopqrstuvwxyz0123456789"
+    logs = logs_of(bench, secret)
+    say(bench, b"before\n")
+    at = bench.home.trainer_log.stat().st_size
+    say(bench, f'File "x.py", line 3 in ask\nkey={secret}\n'.encode())
+    logs.dump_stacks(1, at)
+    kept = bench.store.get(keys.stacks(RUN_ID, 1, 1)).data.decode()
+    assert "line 3 in ask" in kept and "before" not in kept and secret not in kept
+
+
 def test_a_log_that_grows_beyond_bounds_is_cut_on_the_disk_and_its_end_still_stored(bench: Bench) -> None:
     logs = logs_of(bench)
     say(bench, b"first\n" + b"x\n" * 10_000 + b"before the cut\n")

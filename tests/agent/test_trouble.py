@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator import keys
 from orchestrator.types import Outcome
-from tests.agent.stage import RUN_ID, Stage, make_run
+from tests.agent.stage import CANARY, RUN_ID, Stage, make_run
 
 
 def test_a_hang_is_looked_into_and_restarted_once_from_the_newest_checkpoint(stage: Stage) -> None:
@@ -118,6 +118,13 @@ def test_done_means_that_the_last_step_was_reached_with_a_usable_result(stage: S
     assert record.code != 0
     assert words in record.reason
     assert not list(stage.store.scan(keys.artifact(RUN_ID)))
+
+
+def test_what_a_trainer_says_of_its_end_is_covered_in_the_exit_record(stage: Stage) -> None:
+    make_run(stage.store, {"steps": 6, "oom_above": 0, "oom_says": f"for {CANARY}"}, micro=1)
+    record = stage.finish(stage.instance(secrets={"CANARY": CANARY}))
+    assert "2 GiB for [secret]" in record.reason
+    assert CANARY not in str(record)
 
 
 def test_a_trainer_killed_once_from_outside_goes_on_here(stage: Stage) -> None:
