@@ -78,6 +78,10 @@ def _dispatch(argv: Sequence[str], render: Renderer) -> int:
     except typer.Abort:
         raise KeyboardInterrupt from None
     render.flush()  # here, where a closed pipe can still be answered
+    if render.lost is not None and not answer:
+        from orchestrator.storage.oserrors import meaning
+
+        raise meaning(render.lost, doing="write the output")
     return answer if isinstance(answer, int) else 0
 
 

@@ -27,15 +27,16 @@ class PipeClosed(Exception):
     """Nobody reads what is written. Not an OSError, which typer would answer by itself."""
 
 
-def discard_output() -> None:
+def discard_output(*streams: TextIO) -> None:
     """Nobody reads any more: let the interpreter's own last flush go nowhere instead of complaining."""
     devnull = os.open(os.devnull, os.O_WRONLY)
-    for stream in (sys.stdout, sys.stderr):
+    for stream in streams or (sys.stdout, sys.stderr):
         try:
             if stream is not None:
                 os.dup2(devnull, stream.fileno())
         except (OSError, ValueError):
             continue
+    os.close(devnull)
 
 
 class Renderer:
@@ -45,6 +46,7 @@ class Renderer:
         self.json_mode = json_mode
         self.out: TextIO | None = sys.stdout
         self.err: TextIO | None = sys.stderr
+        self.lost: OSError | None = None  # why something that was said could not be written
         for stream in (self.out, self.err):
             if stream is not None and hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="backslashreplace")  # an ASCII locale is no reason to fall over
@@ -76,6 +78,8 @@ class Renderer:
                     stream.flush()
                 except BrokenPipeError:
                     raise PipeClosed from None
+                except OSError as e:
+                    self._lose(stream, e)
 
     # -- for people ----------------------------------------------------------------------------------------------
 
@@ -191,6 +195,16 @@ class Renderer:
                 stream.write(text)
             except BrokenPipeError:
                 raise PipeClosed from None
+            except OSError as e:
+                self._lose(stream, e)
+
+    def _lose(self, stream: TextIO, error: OSError) -> None:
+        """A full disk below a log file, or a terminal that is gone, must not end what drives a rented instance."""
+        if self.lost is None:
+            self.lost = error
+        discard_output(stream)
+        if stream is self.out:
+            self.note(f"warning: the output cannot be written ({error.strerror or error}); the work goes on without it")
 
 
 class Meter:

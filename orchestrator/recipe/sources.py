@@ -63,11 +63,13 @@ def _file(name: str, base: Path) -> Path:
     try:
         if path.is_file():
             return path
-        folder, near = path.is_dir(), _near(path)
+        folder, there, near = path.is_dir(), path.exists(), _near(path)
     except (OSError, ValueError) as error:  # a name that no file can have
         raise SourceError(f"{name!r} cannot be a file: {error}") from None
     if folder:
         raise SourceError(f"{name!r} is a folder", _name_one(_inside(path, "*")))
+    if there:  # a pipe or a device: it can be read only once, or without end
+        raise SourceError(f"{name!r} is not a regular file", "save the rows in one")
     if glob.has_magic(name):
         raise SourceError(f"{name!r} is a pattern", _name_one(_inside(base, name)))
     if _HUB_ID.match(name) and not name.lower().endswith(DATA_SUFFIXES):
@@ -81,7 +83,9 @@ def _file(name: str, base: Path) -> Path:
 def _near(path: Path) -> str:
     if not path.parent.is_dir():
         return f"there is no folder {str(path.parent)!r} either"
-    close = difflib.get_close_matches(path.name, sorted(p.name for p in path.parent.iterdir()), n=1)
+    close = difflib.get_close_matches(
+        path.name, sorted(p.name for p in path.parent.iterdir() if p.name != path.name), n=1
+    )
     return f"did you mean {close[0]!r}?" if close else ""
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator import keys
 from orchestrator import recipe as recipes
+from orchestrator.cli import app
 from orchestrator.errors import RecipeError, RunConflict, RunNotFound, UsageError
 from orchestrator.launch import Prepared, check_name, launch, prepare
 from orchestrator.storage.local import LocalStore
@@ -363,3 +364,25 @@ def test_the_schema_is_json_that_a_recipe_fits(sim: SimDesk, written: Path) -> N
     Draft202012Validator.check_schema(schema)
     assert list(Draft202012Validator(schema).iter_errors(json.loads((written / "recipe.yaml").read_text()))) == []
     assert list(Draft202012Validator(schema).iter_errors({"base_modle": "x"})) != []
+
+
+@pytest.mark.parametrize(
+    ("at", "said"),
+    [
+        ("orchestrator.launch.prepare", "before anything was stored or rented"),
+        ("orchestrator.launch.launch", "while the run was being stored"),
+    ],
+)
+def test_an_early_ctrl_c_says_whether_there_is_a_run(
+    sim: SimDesk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], at: str, said: str
+) -> None:
+    """Exit code 130 alone would promise that something goes on."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(at, interrupted)
+    recipe = sim.recipe(base_model="some/model")
+    assert app.run(["--config", str(sim.config), "launch", str(recipe), "--provider", "sim"]) == 130
+    assert said in capsys.readouterr().err
+    assert sim.json("ls")["runs"] == []

@@ -457,6 +457,15 @@ def test_a_run_without_a_checkpoint_that_verifies_exits_19(sim: SimDesk) -> None
     assert sim.tune("pull", "--checkpoint", "night", str(sim.root / "out")).returncode == 19
 
 
+def test_a_finished_run_without_a_log_promises_none(sim: SimDesk) -> None:
+    sim.a_run("early", phase=Phase.CANCELLED, outcome=Outcome.CANCELLED)
+    assert "no attempt has begun" in sim.tune("logs", "early").stderr
+    sim.a_run("night")
+    assert "arrive about once a minute" in sim.tune("logs", "night").stderr
+    assert sim.tune("resume", "night").returncode == 0
+    assert "attempt 1 has left no log" in sim.tune("logs", "night", "-f").stderr
+
+
 def test_logs_are_printed_in_order_and_without_control_characters(sim: SimDesk) -> None:
     sim.a_run("night")
     assert sim.tune("resume", "night").returncode == 0

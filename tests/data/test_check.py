@@ -207,6 +207,7 @@ def test_progress_is_told_while_rows_are_read(recipe: MakeRecipe, tokenizer: Any
     [
         ({"path": "row.jsonl"}, "no file '{base}/row.jsonl'; did you mean 'rows.jsonl'?"),
         ({"path": "no/such.jsonl"}, "there is no folder '{base}/no' either"),
+        ({"path": "pipe.jsonl"}, "'pipe.jsonl' is not a regular file; save the rows in one"),
         ({"path": "."}, "'.' is a folder; name each file as an entry of its own: rows.jsonl"),
         ({"path": "*.jsonl"}, "'*.jsonl' is a pattern; name each file as an entry of its own: rows.jsonl"),
         ({"path": "yahma/alpaca-cleaned"}, "'yahma/alpaca-cleaned' looks like a data set of the Hugging Face Hub"),
@@ -222,6 +223,7 @@ def test_an_entry_that_names_no_rows_is_a_problem_with_its_place(
     recipe: MakeRecipe, tokenizer: Any, tmp_path: Path, ref: dict[str, Any], said: str
 ) -> None:
     (tmp_path / "rows.jsonl").write_text("{}\n")
+    os.mkfifo(tmp_path / "pipe.jsonl")
     entry = DatasetRef(**{"type": "alpaca", "line": 7, **ref})
     message = refused(recipe(ref=(entry,)), tokenizer=tokenizer)
     assert said.format(base=tmp_path) in message

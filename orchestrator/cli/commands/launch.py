@@ -42,7 +42,11 @@ def launch(
 
     loaded = recipes.load(recipe, overrides=set_ or ())
     session = Session(recipe_storage=loaded.tune.storage)
-    prepared = _prepare(session, loaded, name, provider, allow_secret_files=allow_secret_files)
+    try:
+        prepared = _prepare(session, loaded, name, provider, allow_secret_files=allow_secret_files)
+    except KeyboardInterrupt:
+        session.render.note("interrupted before anything was stored or rented: there is no run")
+        raise
     for notice in prepared.notices:
         session.render.note(f"note: {notice}")
     if dry_run:
@@ -53,7 +57,11 @@ def launch(
         if not yes and session.render.is_terminal:
             typer.confirm("Send it?", abort=True)
     session.provider(prepared.provider)  # no run for a provider that cannot be reached at all
-    launched = _store(session, prepared)
+    try:
+        launched = _store(session, prepared)
+    except KeyboardInterrupt:
+        session.render.note("interrupted while the run was being stored: `tune ls` says whether there is one")
+        raise
     _follow(session, launched, detach=detach)
 
 

@@ -45,7 +45,11 @@ def logs(
         seen = _print_new(session, run_id, number, seen)
         if not attempt and len(record.attempts) > number:
             number, seen = len(record.attempts), _print_new(session, run_id, len(record.attempts), "")
-    if not seen and not follow:
+    if not seen and record.phase.is_terminal:
+        session.render.note(
+            f"attempt {number} has left no log" if number else "no attempt has begun, so there is no log"
+        )
+    elif not seen:
         session.render.note("nothing has been logged yet; logs arrive about once a minute")
 
 

@@ -31,7 +31,10 @@ def pull(
     from orchestrator.cli.pulling import pull as fetch
     from orchestrator.cli.session import Session
     from orchestrator.cli.words import plural, size
+    from orchestrator.errors import UsageError
 
+    if not folder:
+        raise UsageError("DIR is empty", hint="name a folder; `.` is the one you are in")
     session = Session()
     record = session.runs.load(session.runs.resolve(run)).run
     target = Path(folder).absolute()
