@@ -11,16 +11,18 @@ from functools import partial
 from pathlib import Path
 
 from orchestrator import checkpoints, codec, keys
-from orchestrator.agent import inspection
+from orchestrator.agent import inspection, machine
 from orchestrator.agent.bucket import Bucket
+from orchestrator.agent.ending import AttemptEnds, Ending
 from orchestrator.agent.files import Damaged, download, safe_path
 from orchestrator.agent.home import Home
 from orchestrator.errors import CheckpointCorrupt, ObjectNotFound, RecordCorrupt
 from orchestrator.handover import JobSpec, Snapshot
 from orchestrator.storage.base import Store
-from orchestrator.types import CheckpointManifest, StoredFile
+from orchestrator.types import CheckpointManifest, Outcome, StoredFile
 
 Note = Callable[[str], None]
+Free = Callable[[Path], int]  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +37,13 @@ class Restored:
     size: int
 
 
-def newest(bucket: Bucket, home: Home, spec: JobSpec, *, note: Note, until: float) -> Restored | None:
+def newest(
+    bucket: Bucket, home: Home, spec: JobSpec, *, note: Note, until: float, free: Free = machine.disk_free_bytes
+) -> Restored | None:
     """Download and check the newest usable checkpoint. None only if none was ever stored.
 
     CheckpointCorrupt when some are stored and none can be used: starting over without a word would hide a loss.
+    AttemptEnds when it does not fit on this disk: an older one would not either.
     """
     config = bucket.config
     listed = bucket.patiently(lambda s: checkpoints.found(s.scan(keys.checkpoints(config.run_id))), until=until)
@@ -49,7 +54,7 @@ def newest(bucket: Bucket, home: Home, spec: JobSpec, *, note: Note, until: floa
     reasons = [f"{_short(i.checkpoint.key)}: {i.reason}" for i in choice.ignored]
     for candidate in choice.order:
         try:
-            return _restore(bucket, home, spec, candidate, note=note, until=until)
+            return _restore(bucket, home, spec, candidate, note=note, until=until, free=free)
         except (Damaged, RecordCorrupt, ObjectNotFound, ValueError) as e:
             reason = f"{_short(candidate.key)}: {getattr(e, 'message', e)}"
             reasons.append(reason)
@@ -77,10 +82,11 @@ def from_snapshot(home: Home, step: int, snapshot: Snapshot, *, batch: tuple[int
 
 
 def _restore(
-    bucket: Bucket, home: Home, spec: JobSpec, candidate: checkpoints.Listed, *, note: Note, until: float
+    bucket: Bucket, home: Home, spec: JobSpec, candidate: checkpoints.Listed, *, note: Note, until: float, free: Free
 ) -> Restored:
     manifest = bucket.patiently(partial(_manifest, where=candidate.key), until=until)
     _check_identity(bucket, spec, candidate, manifest)
+    _require_room(home, manifest, free=free)
     folder = _download(bucket, home, manifest, until=until)
     problems = inspection.checkpoint_problems(
         folder,
@@ -121,6 +127,19 @@ def _check_identity(bucket: Bucket, spec: JobSpec, candidate: checkpoints.Listed
     for file in manifest.files:
         if file.key != keys.blob(config.run_id, manifest.attempt, file.sha256):
             raise Damaged(f"{file.name} names an object outside this attempt")
+
+
+def _require_room(home: Home, manifest: CheckpointManifest, *, free: Free) -> None:
+    """Said before the disk is full: on a full one the agent itself can do nothing more."""
+    folder = home.restored / f"checkpoint-{manifest.step}"
+    here = sum(p.stat().st_size for f in manifest.files if (p := safe_path(folder, f.name)).is_file())
+    needed, left = sum(f.size for f in manifest.files) - here, free(home.root)
+    if needed > left:
+        reason = (
+            f"the checkpoint of step {manifest.step} does not fit on the disk: {needed / 1e9:.2f} GB, and "
+            f"{left / 1e9:.2f} GB are free; ask for more with tune.disk_gb"
+        )
+        raise AttemptEnds(Ending(Outcome.USER_ERROR, 1, reason))
 
 
 def _download(bucket: Bucket, home: Home, manifest: CheckpointManifest, *, until: float) -> Path:

@@ -191,7 +191,8 @@ class Supervisor:
                 _log.info("snapshot %d is gone: %s", step, e)
         spec = self._spec
         assert spec is not None
-        return restore.newest(self._bucket, self._home, spec, note=self._status.note, until=self._patience())
+        note, until = self._status.note, self._patience()
+        return restore.newest(self._bucket, self._home, spec, note=note, until=until, free=self._free)
 
     def _take(self, current: trainer.Trainer) -> None:
         """Follow a trainer that an earlier agent had started."""

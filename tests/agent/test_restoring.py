@@ -9,6 +9,7 @@ import pytest
 from orchestrator import codec, keys
 from orchestrator.agent import restore
 from orchestrator.agent.bucket import GivenUp
+from orchestrator.agent.ending import AttemptEnds
 from orchestrator.agent.files import safe_path
 from orchestrator.errors import CheckpointCorrupt, StorageDenied, StorageUnavailable
 from orchestrator.handover import JobSpec
@@ -47,6 +48,19 @@ def test_the_newest_is_restored_whole(first: Bench) -> None:
 
 def test_without_any_checkpoint_training_begins_at_the_beginning(tmp_path: Path) -> None:
     assert restored(Bench(tmp_path)) is None
+
+
+def test_a_checkpoint_that_does_not_fit_on_the_disk_is_not_begun(first: Bench) -> None:
+    second = on_another_instance(first)
+    size = sum(f.size for f in first.manifests[1, 200].files)
+    ask = lambda free: restore.newest(  # noqa: E731
+        second.bucket, second.home, SPEC, note=second.notes.append, until=5.0, free=lambda _: free
+    )
+    with pytest.raises(AttemptEnds, match=r"step 200 does not fit on the disk.*tune\.disk_gb"):
+        ask(size - 1)
+    assert not second.home.restored.exists()
+    assert ask(size) is not None
+    assert ask(0) is not None, "what is here already needs no room"
 
 
 def damage(bench: Bench, how: str) -> str:
