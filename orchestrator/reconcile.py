@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from orchestrator.acts import Renting, amend, prune, put_agent, terminate
-from orchestrator.errors import RunConflict, TuneError
+from orchestrator.errors import RunConflict, TerminationUnconfirmed, TuneError
 from orchestrator.observe import Context, Listing, Look
 from orchestrator.states import Action, Step, decide, reopened, stopped
 from orchestrator.types import Phase, Run, RunId
@@ -34,6 +34,14 @@ class Pass:
     wait_s: float = 0.0
     events: tuple[str, ...] = ()  # something happened
     troubles: tuple[str, ...] = ()  # something could not be seen or done; the next pass tries again
+
+    def check(self) -> None:
+        """Raise TerminationUnconfirmed when an instance has not gone for long, and may still be billing."""
+        if self.step and self.step.troubles:
+            raise TerminationUnconfirmed(
+                f"run {self.run.name} ({self.run.run_id}): {'; '.join(self.step.troubles)}",
+                hint=f"end it in the provider's console; tune stop {self.run.run_id}   keeps trying, and so does cron",
+            )
 
 
 @dataclass(slots=True)

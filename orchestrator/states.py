@@ -72,7 +72,7 @@ class Step:
     kill: tuple[InstanceId, ...] = ()
     instance: Instance | None = None  # for BOOTSTRAP
     events: tuple[str, ...] = ()  # sentences for the user: something has happened
-    troubles: tuple[str, ...] = ()  # sentences for the user: something is still not right
+    troubles: tuple[str, ...] = ()  # sentences for the user: an instance that should be gone is not
     wait_s: float = 15.0
 
 

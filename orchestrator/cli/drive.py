@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from orchestrator.cli.session import Session
     from orchestrator.cli.view import View
-    from orchestrator.types import Run, RunId
+    from orchestrator.types import Attempt, Run, RunId
 
 LOOK_EVERY_S = 1.0  # a folder is cheap to look at
 LOOK_EVERY_REMOTE_S = 5.0  # a bucket costs a request per look
@@ -234,12 +234,18 @@ def check_end(run: Run) -> None:
 
 def _unconfirmed(session: Session, run_id: RunId) -> TerminationUnconfirmed:
     run = session.runs.load(run_id).run
-    ids = [
-        f"{attempt.instance_id or attempt.token} at {attempt.provider}"
-        for attempt in run.attempts
-        if not attempt.ended_at
-    ]
+    left = [attempt for attempt in run.attempts if not attempt.ended_at]
+    ids = [f"{attempt.instance_id or attempt.token} at {attempt.provider}" for attempt in left]
+    urls = " ".join(filter(None, (_console_url(session, attempt) for attempt in left)))
     return TerminationUnconfirmed(
         f"not confirmed gone, may still be billing: {', '.join(ids) or 'unknown'}",
-        hint=f"look at the provider's console; tune stop {run_id}   keeps trying",
+        hint=f"look at {urls or 'the console of the provider'}; tune stop {run_id}   keeps trying",
     )
+
+
+def _console_url(session: Session, attempt: Attempt) -> str:
+    """Where a person can look at the instance, if the provider says so."""
+    with contextlib.suppress(TuneError):
+        if attempt.instance_id:
+            return session.provider(attempt.provider).provider.get(attempt.instance_id).console_url
+    return ""

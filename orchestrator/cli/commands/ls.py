@@ -20,8 +20,10 @@ def ls(
         int, typer.Option(min=1, help="How many of the latest runs, besides the active ones.")
     ] = DEFAULT_LIMIT,
 ) -> None:
-    """List runs: the active ones and the latest, newest first."""
+    """List runs: the active ones and the latest, newest first. Exits 18 when a record cannot be read."""
     from orchestrator.cli.session import Session
+    from orchestrator.cli.words import plural
+    from orchestrator.errors import RecordCorrupt
 
     session = Session()
     runs, unreadable = _runs(session, None if all_ else limit)
@@ -30,9 +32,12 @@ def ls(
         "unreadable": unreadable,
         "storage": session.settings.storage,
     }
-    session.render.result(document, lambda: _say(session, runs))
-    for problem in unreadable:
-        session.render.note(f"warning: {problem}")
+    session.render.result(document, lambda: _say(session, runs) if runs or not unreadable else None)
+    if unreadable:
+        raise RecordCorrupt(
+            "\n  ".join([f"not listed: {plural(len(unreadable), 'record')} that cannot be read", *unreadable]),
+            hint="nothing was overwritten; restore each, or move it away",
+        )
 
 
 def _runs(session: Session, limit: int | None) -> tuple[list[Run], list[str]]:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from orchestrator.cli.session import Session
     from orchestrator.errors import TuneError
     from orchestrator.reconcile import Pass
@@ -24,7 +26,8 @@ def reconcile(
 ) -> None:
     """Look once at what a run needs next, and do it. Several computers may do so at once.
 
-    Exits 0 when every pass completed; runs may still be training.
+    Exits 0 when every pass completed; runs may still be training. Exits 21 while an instance that should be gone may
+    still be billing.
     """
     from orchestrator import reconcile as passes
     from orchestrator.cli.session import Session
@@ -34,7 +37,9 @@ def reconcile(
         raise UsageError("name one run, or say --all", hint="run `tune reconcile --help`")
     session = Session()
     if run:
-        _say(session, passes.reconcile(session.context, session.runs.resolve(run)))
+        done = passes.reconcile(session.context, session.runs.resolve(run))
+        _say(session, done)
+        done.check()
         return
     result = passes.reconcile_all(session.context)
     for done in result.passes.values():
@@ -44,9 +49,20 @@ def reconcile(
     swept = _sweep(session)
     if not result.passes and not result.errors:
         session.render.event({"event": "idle"}, "no active runs")
-    for error in (*result.errors.values(), *swept):  # one run's trouble does not keep the others from their pass
+    unconfirmed = _unconfirmed(result.passes.values())  # first: nothing else costs money
+    for error in (*unconfirmed, *result.errors.values(), *swept):  # one run's trouble has kept no other from its pass
         session.render.flush()
         raise error
+
+
+def _unconfirmed(passes: Iterable[Pass]) -> Iterator[TuneError]:
+    from orchestrator.errors import TerminationUnconfirmed
+
+    for done in passes:
+        try:
+            done.check()
+        except TerminationUnconfirmed as e:
+            yield e
 
 
 def _say(session: Session, done: Pass) -> None:
@@ -86,4 +102,8 @@ def _sweep(session: Session) -> list[TuneError]:
         return [e]
     session.render.event({"event": "sweep", **report(swept)}, "")
     say(session, swept, quiet=True)
+    try:
+        swept.check()
+    except TuneError as e:
+        return [e]
     return []
