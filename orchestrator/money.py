@@ -54,4 +54,7 @@ def _entry(attempt: Attempt, now: datetime) -> Entry:
 
 
 def _was_never_rented(attempt: Attempt) -> bool:
-    return attempt.outcome is Outcome.NOT_LAUNCHED and attempt.ended_at is not None and attempt.instance_id is None
+    """The provider said so. What never appeared may have lived and vanished between two looks, and may have billed."""
+    was_looked_for = attempt.missing_since is not None
+    is_over = attempt.outcome is Outcome.NOT_LAUNCHED and attempt.ended_at is not None
+    return is_over and attempt.instance_id is None and not was_looked_for

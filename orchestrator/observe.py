@@ -53,19 +53,20 @@ class Context:
 
 
 class Listing:
-    """Every provider's instances of our namespace, asked for once for all the runs of a pass."""
+    """Every provider's instances of a namespace, asked for once for all the runs of a pass."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._taken: dict[str, tuple[datetime, Sequence[Instance] | None]] = {}
+        self._taken: dict[tuple[str, Namespace], tuple[datetime, Sequence[Instance] | None]] = {}
         self.trouble: dict[str, str] = {}
 
     def of(self, run: Run, now: datetime) -> tuple[datetime, tuple[Instance, ...] | None]:
         """When the list was asked for, and the run's instances in it; None without a complete list."""
-        taken = self._taken.get(run.provider)
+        asked = (run.provider, run.namespace)  # runs of one store may differ: its namespace may have been made anew
+        taken = self._taken.get(asked)
         if taken is None or now - taken[0] > timedelta(seconds=LISTING_FRESH_S):
-            taken = (now, self._ask(run.provider, run.namespace))
-            self._taken[run.provider] = taken
+            taken = (now, self._ask(*asked))
+            self._taken[asked] = taken
         at, instances = taken
         return at, None if instances is None else tuple(i for i in instances if _is_of(run, i))
 

@@ -28,6 +28,13 @@ def test_what_was_never_rented_costs_nothing() -> None:
     assert ledger(run(Phase.PENDING, refused), NOW).total_usd == 0
 
 
+def test_what_never_appeared_may_have_billed_until_it_was_believed_absent() -> None:
+    sought = ended(
+        1, Outcome.NOT_LAUNCHED, instance_id=None, first_seen_at=None, missing_since=ago(1830), ended_at=ago(1800)
+    )
+    assert ledger(run(Phase.PENDING, sought), NOW).total_usd == Decimal("0.18")
+
+
 def test_what_may_have_been_rented_costs_from_the_intent_on() -> None:
     unclear = attempt(instance_id=None, first_seen_at=None, created_at=None)
     assert ledger(run(Phase.PROVISIONING, unclear), NOW).total_usd == Decimal("0.36")
