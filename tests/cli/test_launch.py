@@ -267,14 +267,27 @@ def test_a_name_that_would_hurt_is_refused(name: str) -> None:
 def test_a_dry_run_lists_exactly_what_would_be_sent_and_stores_nothing(sim: SimDesk, written: Path) -> None:
     plan = sim.json("launch", str(written / "recipe.yaml"), "--dry-run")
     assert set(plan) == {
-        "recipe", "recipe_sha256", "data_sha256", "name", "provider", "trainer", "storage", "files", "upload_bytes", "data", "notices",
-        "warnings",
+        "recipe", "recipe_sha256", "data_sha256", "name", "provider", "trainer", "storage", "resolved", "files", "upload_bytes", "data",
+        "notices", "warnings",
     }  # fmt: skip
     assert not sim.bucket.exists()
     sim.climate(total_steps=1)
     assert sim.tune("launch", str(written / "recipe.yaml"), "--name", "night").returncode == 0
     stored = sim.runs.files(sim.runs.resolve("night")).files
     assert [(f["path"], f["size"], f["sha256"]) for f in plan["files"]] == [(f.path, f.size, f.sha256) for f in stored]
+
+
+def test_a_dry_run_shows_the_recipe_as_it_was_understood_and_as_the_run_stores_it(sim: SimDesk, written: Path) -> None:
+    argv = ("launch", str(written / "recipe.yaml"), "--set", "learning_rate=2e-4", "--set", "tune.hang_timeout=90s")
+    plan = sim.json(*argv, "--dry-run")
+    assert plan["resolved"]["training"]["learning_rate"] == 0.0002
+    assert plan["resolved"]["tune"]["hang_timeout_s"] == 90
+    said = sim.tune(*argv, "--dry-run").stdout.splitlines()
+    assert {"  learning_rate: 0.0002", "  tune.hang_timeout_s: 90.0", "  tune.trainer: trl"} <= set(said)
+    sim.climate(total_steps=1)
+    assert sim.tune(*argv, "--name", "night").returncode == 0
+    stored = json.loads((sim.bucket / keys.resolved_recipe(sim.runs.resolve("night"))).read_bytes())
+    assert stored == plan["resolved"]
 
 
 def test_a_bad_recipe_is_refused_with_every_problem_and_nothing_is_stored(sim: SimDesk, written: Path) -> None:

@@ -117,6 +117,8 @@ def _follow(session: Session, launched: Launched, *, detach: bool) -> None:
 
 
 def _plan(session: Session, prepared: Prepared) -> dict[str, Any]:
+    from orchestrator.launch import Resolved
+
     recipe = prepared.recipe
     return {
         "recipe": str(recipe.path),
@@ -126,6 +128,7 @@ def _plan(session: Session, prepared: Prepared) -> dict[str, Any]:
         "provider": prepared.provider,
         "trainer": recipe.tune.trainer,
         "storage": session.settings.storage,
+        "resolved": session.plain(Resolved(recipe.training, recipe.tune)),
         "files": [{"path": file.path, "size": file.size, "sha256": file.sha256} for file in prepared.files.files],
         "upload_bytes": prepared.upload_bytes,
         "data": session.plain(prepared.report),
@@ -135,6 +138,8 @@ def _plan(session: Session, prepared: Prepared) -> dict[str, Any]:
 
 
 def _say_plan(session: Session, prepared: Prepared) -> None:
+    import json
+
     from orchestrator.cli.data_text import report_lines
     from orchestrator.cli.words import plural, size
 
@@ -144,6 +149,12 @@ def _say_plan(session: Session, prepared: Prepared) -> None:
     say(f"  trainer {recipe.tune.trainer}, provider {prepared.provider}, storage {session.settings.storage}")
     for line in report_lines(prepared.report):
         say(f"  {line}")
+    resolved = _plan(session, prepared)["resolved"]
+    say("would train with:")
+    for prefix, keys in (("", resolved["training"]), ("tune.", resolved["tune"])):
+        for key, value in sorted(keys.items()):
+            if value not in (None, [], {}):
+                say(f"  {prefix}{key}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}")
     say(f"would send {plural(len(prepared.files.files), 'file')}, {size(prepared.upload_bytes)}:")
     session.render.table(("  FILE", "SIZE"), [(f"  {file.path}", size(file.size)) for file in prepared.files.files])
     for warning in prepared.warnings:
