@@ -129,11 +129,16 @@ MUTANTS = (
         (
             (
                 "states",
-                '    return _unless_too_long(case, True, patience.unreachable_grace_s, "neither heartbeat nor answer", 15)\n',
+                "    return _unless_too_long(case, True, patience.unreachable_grace_s, why, 15)\n",
                 "    return Step(replace(case.run, phase=Phase.PENDING, attempts=tuple(replace(a, ended_at=case.now) for a in case.run.attempts)))\n",
             ),
         ),
         scene="silence_on_both_lines_for_half_an_hour_is_unreachable",
+    ),
+    Mutant(
+        "an instance that answers counts as alive, whatever its agent does",
+        (("observe", "age_s > self.context.policy(run.provider).heartbeat_grace_s", "age_s < 0"),),
+        scene="an_instance_whose_agent_is_dead_bills_half_an_hour_and_not_a_day",
     ),
     Mutant(
         "silence is death",

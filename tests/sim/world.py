@@ -122,6 +122,9 @@ class _TappedCloud:
                 remote.put(path, data, **kwargs)
                 tap("after", f"remote put {path}")
 
+            def run(self, argv: Any, **kwargs: Any) -> Any:
+                return remote.run(argv, **kwargs)  # only asks
+
             def close(self) -> None:
                 remote.close()
 
@@ -283,6 +286,13 @@ class World:
             box = self.box()
             if box:
                 box.partitioned = on
+
+    def kill_agent(self) -> None:
+        """The agent dies and cannot be started again; its instance lives on, and answers."""
+        with self.cloud.turn():
+            box = self.box()
+            if box and box.job:
+                box.job.died_s = self.now_s
 
     def finish(self) -> None:
         """The recipe reaches its last step right now, and the agent says so if it can."""

@@ -51,7 +51,7 @@ class Agent:
     def tick(self, *, can_write: bool) -> None:
         """Train on, and tell the bucket when it can be reached."""
         job = self._job
-        if job.ended:
+        if job.ended or job.died_s is not None:
             return
         if can_write and not self._is_in_charge():
             job.ended = True

@@ -144,6 +144,14 @@ class SimCloud:
             if path is not None:
                 box.files[path] = "" if path == SECRETS else data.decode()  # nothing here needs a key, or keeps one
 
+    def agent_age_s(self, instance_id: str) -> float | None:
+        """Since when the agent has not written its heartbeat to its own disk; None where there is no agent yet."""
+        with self.turn() as state:
+            box = state.box(instance_id)
+            if box is None or box.job is None:
+                return None
+            return 0.0 if box.job.died_s is None else self._now_s() - box.job.died_s
+
     @contextlib.contextmanager
     def turn(self) -> Iterator[CloudState]:
         """The cloud as it is now, for one caller at a time; whatever is changed is kept."""
@@ -244,9 +252,10 @@ class SimRemote:
         self._instance_id = instance_id
 
     def run(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, timeout_s: float = 60) -> Completed:  # noqa: ARG002
-        """Every program succeeds and says nothing, as long as the instance answers."""
+        """Every program succeeds as long as the instance answers, and says how old the agent's last heartbeat is."""
         self._cloud.reach(self._instance_id)
-        return Completed(0, b"", b"")
+        age_s = self._cloud.agent_age_s(self._instance_id)
+        return Completed(0, b"" if age_s is None else f"tune-agent-age={age_s:.0f}\n".encode(), b"")
 
     def put(self, path: str, data: bytes, *, mode: int = 0o644, timeout_s: float = 120) -> None:  # noqa: ARG002
         self._cloud.reach(self._instance_id, path, data)

@@ -62,6 +62,7 @@ class Job:
     fails_with: str = ""  # an outcome: the recipe fails with it at its next chance
     dies_before_exit: bool = False  # the agent dies between the artifact and its exit record
     ended: bool = False
+    died_s: float | None = None  # the agent is dead for good since then, and its instance lives on
 
 
 @dataclass(slots=True)

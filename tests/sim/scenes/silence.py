@@ -57,6 +57,18 @@ def silence_on_both_lines_for_half_an_hour_is_unreachable(product: Product) -> N
 
 
 @scene
+def an_instance_whose_agent_is_dead_bills_half_an_hour_and_not_a_day(product: Product) -> None:
+    world = running(product, climate=LONG)
+    world.kill_agent()
+    pass_for(world, 1500)
+    true(world.run.phase is Phase.RUNNING, "given up too early")
+    pass_for(world, 900)
+    true(world.run.attempts[0].outcome is Outcome.UNREACHABLE, outcomes_of(world))
+    world.until(Phase.RUNNING)
+    true(world.run.attempts[-1].offer.host_id != world.run.attempts[0].offer.host_id, "back on the host to blame")
+
+
+@scene
 def what_the_provider_says_is_gone_is_replaced_at_once(product: Product) -> None:
     world = running(product, climate=LONG)
     world.advance(300)
