@@ -148,8 +148,9 @@ def _unknown(key: str, value: Tree, report: Report) -> None:
     """A key nobody knows; a block of known keys is said to be in the wrong place."""
     known = axolotl.keys()
     if isinstance(value, Map):
-        misplaced = [k for k in value.entries if k in known]
-        to_tune = [k for k in value.entries if k in tune_block.KEYS and k not in known]
+        meant = [k if k in known else axolotl.SYNONYMS.get(k, k) for k in value.entries]
+        misplaced = [k for k in meant if k in known]
+        to_tune = [k for k in meant if k in tune_block.KEYS and k not in known]
         if value.anchored or any(isinstance(v, Map) and v.anchored for v in value.entries.values()):
             hint = f"call it {HOLDER}{key} if it only holds anchors"
         elif misplaced:

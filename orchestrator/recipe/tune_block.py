@@ -8,6 +8,7 @@ from dataclasses import fields
 from decimal import Decimal
 from typing import Any
 
+from orchestrator.recipe import axolotl
 from orchestrator.recipe.ids import parse_model_id
 from orchestrator.recipe.model import DEFAULT_TRAINER, SPOT, TRAINERS, TuneBlock
 from orchestrator.recipe.scalars import Unfit, nearest
@@ -65,11 +66,23 @@ _SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_?KEY|PR
 _SECRET_VALUE = re.compile(r"^(?:hf_|sk-|rpa_|ghp_|github_pat_|AKIA|xox[bap]-)[A-Za-z0-9_-]{12,}")
 
 
+class _BlockReader(Reader):
+    """Knows a training key that has slipped under `tune:`."""
+
+    def unknown(self, key: str, keys: tuple[str, ...], where: str) -> None:
+        training = axolotl.keys()
+        if where == "tune" and axolotl.aliases().get(key, key) in training:
+            hint = f"{key} is a training key: put it at the top level, not under `tune:`"
+            self.report.problem(f"tune.{key}", "unknown key", hint)
+        else:
+            Reader.unknown(self, key, keys, where)
+
+
 def read(tree: Map | None, report: Report) -> TuneBlock:
     """The block with its defaults; problems go to the report."""
     if tree is None:
         return TuneBlock(trainer=DEFAULT_TRAINER)
-    values = Reader(report, SPECIALS).mapping(tree, {"is": ["map"], "keys": KEYS}, "tune")
+    values = _BlockReader(report, SPECIALS).mapping(tree, {"is": ["map"], "keys": KEYS}, "tune")
     known = {f.name for f in fields(TuneBlock)}
     named: dict[str, Any] = {}
     for key, value in values.items():

@@ -188,3 +188,15 @@ class TestSet:
         assert problems[0].line is None
         assert problems[0].hint
         assert "recipe.yaml" not in str(problems[0])
+
+
+def test_a_training_key_under_tune_is_sent_to_the_top_level() -> None:
+    problem = only(BASE + "tune:\n  trainer: trl\n  learning_rate: 2e-4\n")
+    assert (problem.where, problem.line) == ("tune.learning_rate", 4)
+    assert "top level" in problem.hint
+
+
+def test_a_block_of_other_names_is_translated_key_by_key() -> None:
+    launcher, training = refused(BASE + "provider: {max_price: 1, disk: 9GB}\ntraining: {lr: 1e-4, lora_rank: 8}\n")
+    assert launcher.hint == "put max_usd_per_hour, disk under `tune:`"
+    assert training.hint == "put learning_rate, lora_r at the top level"
