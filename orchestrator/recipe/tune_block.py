@@ -16,7 +16,7 @@ from orchestrator.recipe.shapes import Reader, Report, Shape
 from orchestrator.recipe.tree import Map
 from orchestrator.recipe.units import parse_duration_s, parse_gb, parse_gib, parse_usd, show_duration
 
-PROVIDERS = ("local", "runpod", "sim", "vast")
+PROVIDERS = ("local", "runpod", "sim", "vastai")
 STEPPED = ("local", "sim")  # nothing is billed there, so intervals may be as short as a demo needs
 MIN_CHECKPOINT_S, MAX_CHECKPOINT_S = (
     300.0,

@@ -87,7 +87,6 @@ WITHOUT_EFFECT = {
     "lora_o_kernel": _SPEED,
     "lora_qkv_kernel": _SPEED,
     "low_cpu_mem_usage": _SPEED,
-    "model_type": _FOUND,
     "output_dir": "the result is kept in the run's storage; fetch it with `tune pull`",
     "pad_to_sequence_len": _SPEED,
     "save_safetensors": "weights are always saved as safetensors",
@@ -97,7 +96,8 @@ WITHOUT_EFFECT = {
     "shuffle_merged_datasets": "rows are shuffled afresh in each epoch",
     "strict": "the base model is always loaded strictly",
     "tokenizer_type": _FOUND,
-    "use_fast_tokenizer": "the fast one is taken where there is one",
+    "tokenizer_use_fast": "the fast one is taken where there is one",
+    "type_of_model": _FOUND,  # what `model_type` is read as
 }
 
 # Refused with more to say than "not honoured".

@@ -186,13 +186,20 @@ def _places(recipe: Recipe, asked: Mapping[str, Any]) -> Iterator[Finding]:
         yield "datasets", "nothing to train on", "add `datasets:`"
     for key in ("base_model", "tokenizer_config"):
         value = asked.get(key)
-        local = isinstance(value, str) and (packaged.is_packaged(value) or _local_folder(recipe, value) is not None)
+        if not isinstance(value, str):
+            continue
+        folder = None if packaged.is_packaged(value) else _local_folder(recipe, value)
+        local = packaged.is_packaged(value) or folder is not None
         if local and recipe.tune.provider not in (None, "local"):
             yield (
                 key,
                 f"{value} lies on this machine, where {recipe.tune.provider} cannot read it",
                 "name it on the hub",
             )
+        elif not local and value.startswith(("/", ".", "~")):
+            yield key, f"there is no folder {value}", "name one that holds a model, or a model on the hub"
+        elif folder and key == "base_model" and not (folder / "config.json").is_file():
+            yield key, f"the folder {value} holds no model: no config.json", "name another, or a model on the hub"
 
 
 def _local_folder(recipe: Recipe, name: str) -> Path | None:

@@ -20,7 +20,7 @@ PLAIN = BASE + "adapter: lora\nlora_r: 8\nlearning_rate: 2e-4\ntune: {trainer: t
         '{"base_model": "acme/tiny", "adapter": "lora", "lora_r": 8, "learning_rate": 0.0002, "tune": {"trainer": "trl"}}',
         PLAIN + "wandb_project:\nhub_model_id: me/x\noutput_dir: ./elsewhere\nsave_steps: 10\n",
         PLAIN.replace(
-            "{trainer: trl}", "{trainer: trl, provider: vast, budget_usd: 3, deadline: 1h, name: x, disk: 50GB}"
+            "{trainer: trl}", "{trainer: trl, provider: vastai, budget_usd: 3, deadline: 1h, name: x, disk: 50GB}"
         ),
         PLAIN.replace("{trainer: trl}", "{trainer: trl, gpu_count: 1, checkpoint_every: 30m, max_attempts: 3}"),
         "x-a: &a {adapter: lora, lora_r: 8}\n<<: *a\n" + BASE + "learning_rate: 2e-4\ntune: {trainer: trl}\n",

@@ -66,7 +66,7 @@ def test_every_key_lands_in_its_field_with_its_unit() -> None:
     [
         ("trainr: trl", "tune.trainr", "unknown key", "did you mean trainer?"),
         ("trainer: trll", "tune.trainer", "words it may be", "did you mean trl?"),
-        ("provider: vastai", "tune.provider", "no provider is called", "did you mean vast?"),
+        ("provider: vast", "tune.provider", "no provider is called", "did you mean vastai?"),
         ("provider: aws-bedrock", "tune.provider", "no provider is called", "known: local"),
         ("spot: sometimes", "tune.spot", "words it may be", "prefer, require, never"),
         ("deadline: 15", "tune.deadline", "has no unit", "write 15m or 15s"),
@@ -116,9 +116,9 @@ def test_a_provider_chosen_elsewhere_is_held_to_the_same_rules() -> None:
     demo = read("base_model: ./tiny\ntune: {provider: local, checkpoint_every: 5s}\n")
     check_provider(demo, "sim")
     with pytest.raises(RecipeError) as caught:
-        check_provider(demo, "vast")
+        check_provider(demo, "vastai")
     assert [(p.where, p.line) for p in caught.value.problems] == [("base_model", 1), ("tune.checkpoint_every", 2)]
-    check_provider(read(BASE), "vast")
+    check_provider(read(BASE), "vastai")
 
 
 def test_limits_that_fight_each_other_are_mentioned() -> None:

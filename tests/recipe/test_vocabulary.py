@@ -224,7 +224,7 @@ def test_base_model_is_asked_for_and_split_into_name_and_revision() -> None:
     assert (training["base_model"], training["revision_of_model"]) == ("acme/tiny", "dev")
     assert "ambiguous" in only("base_model: tiny\n").message
     assert read("base_model: ./models/tiny\ntune: {provider: local}\n").training["base_model"] == "./models/tiny"
-    assert "rented instance cannot see" in only("base_model: ./models/tiny\ntune: {provider: vast}\n").message
+    assert "rented instance cannot see" in only("base_model: ./models/tiny\ntune: {provider: vastai}\n").message
     assert read("base_model: acme/tiny-bnb-4bit\n").notices
 
 

@@ -128,6 +128,12 @@ class TestProblems:
         wanted = replace(plain, tune=TuneBlock(trainer="trl", provider="runpod"))
         assert "cannot read it" in problems(wanted)["base_model"]
 
+    def test_a_folder_without_a_model_is_refused_before_anything_starts(self, plain: Recipe, tmp_path: Path) -> None:
+        assert "no config.json" in problems(asking(plain, base_model=str(tmp_path)))["base_model"]
+        for name in ("/no/such/model", "./no-such-model", "~/no-such-model"):
+            assert "there is no folder" in problems(asking(plain, base_model=name))["base_model"]
+        assert problems(asking(plain, base_model="owner/name")) == {}
+
     def test_what_changes_nothing_is_said_with_the_reason(self, plain: Recipe) -> None:
         wanted = asking(plain, output_dir="./out", saves_per_epoch=4, dataset_prepared_path="prepared")
         said = get_trainer("trl").notices(wanted)
@@ -138,6 +144,11 @@ class TestProblems:
     def test_no_key_stands_in_two_tables(self) -> None:
         tables = [set(keys.HONOURED), set(keys.WITHOUT_EFFECT), set(keys.ADVICE)]
         assert sum(map(len, tables)) == len(set.union(*tables))
+
+    def test_the_tables_speak_of_keys_by_the_names_that_recipes_are_read_to(self) -> None:
+        """A key that stands here by another name is refused when someone writes it."""
+        known = json.loads((ROOT / "configs/axolotl_keys.json").read_text())["keys"].keys()
+        assert keys.HONOURED | keys.WITHOUT_EFFECT.keys() <= known
 
     def test_every_key_said_to_be_honoured_is_read_by_the_training(self, scripts: Path) -> None:
         program = "".join(path.read_text() for path in scripts.glob("*.py"))
