@@ -104,7 +104,8 @@ class Renderer:
         limit = shutil.get_terminal_size().columns if self.is_terminal else 0
         for row in cells:
             line = "  ".join(cell + " " * (widths[i] - _width(cell)) for i, cell in enumerate(row)).rstrip()
-            self.say(line[: limit - 1] if limit and len(line) >= limit else line)
+            cut = "…" if self.speaks_unicode else "~"  # half a number must not be taken for one
+            self.say(line[: limit - 2] + cut if limit and len(line) >= limit else line)
 
     def paragraph(self, text: str) -> None:
         """Prose, wrapped to the terminal."""

@@ -379,6 +379,17 @@ def test_the_schema_is_json_that_a_recipe_fits(sim: SimDesk, written: Path) -> N
     assert list(Draft202012Validator(schema).iter_errors({"base_modle": "x"})) != []
 
 
+@pytest.mark.parametrize(("provider", "said"), [("vastai", "next release"), ("sin", "did you mean sim")])
+def test_a_dry_run_promises_nothing_of_a_provider_that_is_not_there(
+    sim: SimDesk, written: Path, provider: str, said: str
+) -> None:
+    changed = ("--set", "base_model=some/model", "--set", "tune.checkpoint_every=20m")
+    done = sim.tune("launch", str(written / "recipe.yaml"), "--provider", provider, "--dry-run", *changed)
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+    assert done.stdout == ""
+
+
 @pytest.mark.parametrize(
     ("at", "said"),
     [

@@ -15,6 +15,7 @@ from decimal import Decimal
 import pytest
 
 from orchestrator.cli.live import facts, panel, progress_line
+from orchestrator.cli.render import Renderer
 from orchestrator.cli.view import View
 from orchestrator.storage.runs import StoredCheckpoint
 from orchestrator.types import (
@@ -129,3 +130,14 @@ def test_at_a_terminal_the_view_is_drawn_and_the_end_is_readable(sim: SimDesk) -
     assert "200/200" in text
     assert "nothing is billing" in text
     assert "Traceback" not in text
+
+
+def test_a_table_shows_where_a_narrow_terminal_has_cut_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`10` of `100` would be another number."""
+    monkeypatch.setattr(Renderer, "is_terminal", True)
+    monkeypatch.setattr(Renderer, "speaks_unicode", False)
+    monkeypatch.setenv("COLUMNS", "12")
+    Renderer(json_mode=False).table(("NAME", "STEP"), [("a-night", "1000"), ("b", "7")])
+    assert capsys.readouterr().out == "NAME     S~\na-night  1~\nb        7\n"

@@ -26,6 +26,10 @@ def print_() -> None:
     from orchestrator.cli.session import Session
 
     session = Session()
+    try:  # the shell that cron starts opens the log before anything of ours could make its folder
+        session.settings.state_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        session.render.note(f"warning: {session.settings.state_dir} cannot be made ({e.strerror}); the line needs it")
     wanted, active = line(session.settings), active_line()
     session.render.result({"line": wanted, "active": active}, wanted)
     session.render.note(

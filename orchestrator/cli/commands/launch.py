@@ -49,6 +49,7 @@ def launch(
         raise
     for notice in prepared.notices:
         session.render.note(f"note: {notice}")
+    session.provider(prepared.provider)  # no run, nor a promise of one, for a provider that cannot be reached at all
     if dry_run:
         session.render.result(_plan(session, prepared), lambda: _say_plan(session, prepared))
         return
@@ -56,7 +57,6 @@ def launch(
         session.render.note(f"warning: {warning}")
         if not yes and session.render.is_terminal:
             typer.confirm("Send it?", abort=True)
-    session.provider(prepared.provider)  # no run for a provider that cannot be reached at all
     try:
         launched = _store(session, prepared)
     except KeyboardInterrupt:
