@@ -124,6 +124,7 @@ def test_a_program_that_waits_for_input_gets_none(remote: LocalRemote) -> None:
 def test_at_the_timeout_the_whole_tree_is_killed_and_the_instance_lives_on(world: LocalWorld) -> None:
     instance = world.rent()
     remote = connect(instance)
+    assert world.wait(lambda: len(living(world.under)) == 3), "the host, the start command's shell, and its sleep"
     before = {p.pid for p in living(world.under)}
     command = "trap '' TERM; ( setsid sleep 1001 & ) ; setsid sleep 1002 & sleep 1003"
     with pytest.raises(RemoteError, match="did not end within"):
