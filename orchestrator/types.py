@@ -122,6 +122,12 @@ class Requirements:
     host_ram_gib: float = 0.0
     spot: str = "prefer"  # prefer | require | never
     max_usd_per_hour: Decimal | None = None
+    gpu_names: tuple[str, ...] = ()  # any of these, in our canonical spelling; empty: any
+    min_cuda: float = 0.0  # the driver must take at least this CUDA version
+    download_gb: float = 0.0  # what an attempt fetches from and sends to the network, for offers that charge traffic
+    upload_gb: float = 0.0
+    expected_hours: float = 0.0  # 0: unknown
+    image: str = ""  # container image; empty: the adapter's default
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +165,32 @@ class Offer:
     disk_gb: float = 0.0
     host_ram_gib: float = 0.0
     host_id: str = ""  # the machine behind the offer, to be remembered when it is to blame
+    idle_usd_per_hour: Decimal = Decimal(0)  # the part of the price that is billed while it starts, or is stopped
+    download_usd_per_gb: Decimal = Decimal(0)  # traffic into the instance
+    upload_usd_per_gb: Decimal = Decimal(0)  # traffic out of it
+    cuda: float = 0.0  # highest CUDA version its driver takes; 0: unknown
+    compute_capability: float = 0.0  # 8.9 for a 4090; 0: unknown
+    download_mbps: float = 0.0
+    upload_mbps: float = 0.0
+    reliability: float | None = None  # 0 to 1, as the marketplace rates the host
+    region: str = ""  # ISO country code where it is told, else the marketplace's word
+    lasts_s: float | None = None  # until the host's own contract ends; None: no such limit
+    details: Mapping[str, str] = field(default_factory=dict)  # the adapter's own: the bid, the tier
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """What a marketplace says an instance has cost. `is_final` once nothing more will be added."""
+
+    gpu_usd: Decimal = Decimal(0)
+    disk_usd: Decimal = Decimal(0)
+    traffic_usd: Decimal = Decimal(0)
+    other_usd: Decimal = Decimal(0)
+    is_final: bool = False
+
+    @property
+    def usd(self) -> Decimal:
+        return self.gpu_usd + self.disk_usd + self.traffic_usd + self.other_usd
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +206,8 @@ class Instance:
     created_at: datetime | None = None
     address: Mapping[str, str] = field(default_factory=dict)  # what `remote` needs to reach it
     console_url: str = ""
+    spot: bool | None = None  # as the marketplace bills it; None: it does not say
+    says: str = ""  # the marketplace's own words for its state, for people
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +219,7 @@ class LaunchSpec:
     disk_gb: float = 0.0
     image: str = ""
     env: Mapping[str, str] = field(default_factory=dict)  # never a long-lived secret
+    public_key: str = ""  # one OpenSSH line; who holds its other half may log in
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +337,11 @@ class Attempt:
     bootstrapped_at: datetime | None = None  # when the agent's files were all in place
     refused: bool = False  # the provider said no before anything was rented: does not count against max_attempts
     exit_code: int | None = None  # from its exit record, once read
+    usd_per_hour: Decimal | None = None  # as the marketplace bills it, read back from the instance
+    host_id: str = ""  # of the instance, where it is another than the offer's
+    stopped_at: datetime | None = None  # first seen stopped: from then on only its disk bills
+    keys_until: datetime | None = None  # the bucket's keys on the instance are good until then; None: no such limit
+    bill: Bill | None = None  # what the marketplace says it has cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +376,7 @@ class Run:
     excluded_offers: tuple[str, ...] = ()
     want: Requirements = field(default_factory=Requirements)
     limits: Limits = field(default_factory=Limits)
+    needs: tuple[str, ...] = ()  # names of the secrets that its recipe needs on an instance, such as HF_TOKEN
     writer: str = ""  # a nonce per save, so that a writer recognises its own bytes after an unclear answer
     format: int = 1
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
 from typing import Protocol
 
-from orchestrator.types import Instance, InstanceId, LaunchSpec, Namespace, Offer, Requirements, Token
+from orchestrator.types import Bill, Instance, InstanceId, LaunchSpec, Namespace, Offer, Requirements, Token
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,8 @@ class Capabilities:
     eviction_notice_s: float  # 0 when the instance simply dies
     max_label_len: int
     rebid: bool  # the bid of a living instance can be raised
+    starting_bills: bool = True  # the whole price runs while an instance starts, not only its disk
+    no_spot_reason: str = ""  # why `spot` is False, for people
 
 
 class Provider(Protocol):
@@ -61,3 +65,21 @@ class Provider(Protocol):
 
         Returning means "accepted". Only InstanceNotFound means "gone": call again until you get it.
         """
+
+
+class Account(Protocol):
+    """What a marketplace says of money, and the bid of a living instance. Blocking, thread-safe, no retries of its own.
+
+    None is an answer: the marketplace does not tell. Raises ProviderError, as Provider does.
+    """
+
+    def balance_usd(self, *, timeout_s: float = 30) -> Decimal | None:
+        """What is left to spend."""
+
+    def billed(
+        self, instance_id: InstanceId, *, since: datetime, until: datetime, timeout_s: float = 30
+    ) -> Bill | None:
+        """What it has charged for one instance, living or gone. `until`: when the instance was proved gone, or now."""
+
+    def rebid(self, instance_id: InstanceId, usd_per_hour: Decimal, *, timeout_s: float = 30) -> None:
+        """Change the bid of a living interruptible instance, in dollars per machine and hour."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.errors import ProviderRejected, TuneError, UsageError
-from orchestrator.providers.base import Capabilities, Provider
+from orchestrator.providers.base import Account, Capabilities, Provider
 from orchestrator.types import Instance
 
 if TYPE_CHECKING:
@@ -22,9 +22,10 @@ PLUGIN_GROUP = "tune.providers"
 
 _BUILT_IN = {
     "local": "orchestrator.providers.local:build",
+    "runpod": "orchestrator.providers.runpod:build",
     "sim": "orchestrator.providers.sim:build",
+    "vastai": "orchestrator.providers.vastai:build",
 }
-_ANNOUNCED = ("runpod", "vastai")  # known by name, so that asking for one is not answered with "did you mean"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ class Bound:
 
     provider: Provider
     connect: Callable[[Instance], Remote]
+    account: Account | None = None  # where the marketplace tells of money
+    is_elsewhere: bool = False  # its instances are other people's computers: see `bootstrap`
 
 
 Builder = Callable[[ProviderSettings], Bound]
@@ -92,7 +95,7 @@ def describe(*, settings: ProviderSettings, plugins: Iterable[EntryPoint] | None
             rows.append(Row(name, source, reason=e.message))
         except Exception as e:  # a plugin's own code: it must not hide the other rows
             rows.append(Row(name, source, reason=f"{type(e).__name__}: {e}"))
-    return (*rows, *(Row(name, "", reason="comes with the next release") for name in _ANNOUNCED if name not in table))
+    return tuple(rows)
 
 
 def lazy(where: str) -> Callable[..., Any]:
@@ -131,9 +134,7 @@ def _build(name: str, settings: ProviderSettings, table: Mapping[str, list[str]]
 
 def _unknown(name: str, table: Mapping[str, list[str]]) -> UsageError:
     usable = f"providers here: {', '.join(sorted(table))}"
-    if name in _ANNOUNCED:
-        return UsageError(f"provider {name} comes with the next release", hint=usable)
-    near = difflib.get_close_matches(name, [*table, *_ANNOUNCED], n=1)
+    near = difflib.get_close_matches(name, [*table], n=1)
     return UsageError(f"there is no provider {name!r}" + (f"; did you mean {near[0]}?" if near else ""), hint=usable)
 
 

@@ -1,0 +1,11 @@
+"""vastai"""
+
+from __future__ import annotations
+
+from orchestrator.errors import CredentialsMissing
+from orchestrator.providers.registry import Bound, ProviderSettings
+
+
+def build(settings: ProviderSettings) -> Bound:
+    """The provider and the way into its instances."""
+    raise CredentialsMissing("vastai: not there yet", hint="being built")
