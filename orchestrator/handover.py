@@ -89,7 +89,8 @@ class JobSpec:
     """`trainer/job.json` among the run's files: how to start the trainer.
 
     `{python}`, `{job}` and `{work}` in `argv` and `env` values stand for the trainer's interpreter, the job folder and
-    the work folder.
+    the work folder. Of the settings, only a text that begins with `{job}/` is a path of the job: any other may hold
+    braces of its own, as chat templates do.
     """
 
     trainer: str

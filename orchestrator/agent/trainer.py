@@ -18,6 +18,7 @@ from orchestrator.agent.restore import Restored
 from orchestrator.clock import Clock
 from orchestrator.handover import AgentConfig, JobSpec, TrainerConfig
 
+_JOB_PATH = "{job}/"
 _STACKS_WAIT_S = 1.0  # writing every thread's stack takes milliseconds
 
 
@@ -123,7 +124,7 @@ def launch(
     _clear(home)
     words = {"{python}": config.trainer_python or sys.executable, "{job}": str(home.job), "{work}": str(home.work)}
     trainer_config = TrainerConfig(
-        settings=spec.settings,
+        settings={key: _placed(value, home) for key, value in spec.settings.items()},
         job_dir=str(home.job),
         work_dir=str(home.work),
         output_dir=str(home.output),
@@ -184,6 +185,12 @@ def _clear(home: Home) -> None:
             shutil.rmtree(path, ignore_errors=True)
     home.control.mkdir(parents=True)
     environment.empty_temporary(home)
+
+
+def _placed(value: Any, home: Home) -> Any:
+    """A setting; a path of the job as it is called on this computer."""
+    is_path = isinstance(value, str) and value.startswith(_JOB_PATH)
+    return f"{home.job}/{value.removeprefix(_JOB_PATH)}" if is_path else value
 
 
 def _filled(text: str, words: Mapping[str, str]) -> str:

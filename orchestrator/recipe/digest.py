@@ -68,9 +68,9 @@ def digest(training: Mapping[str, Any], tune: TuneBlock) -> str:
         "training": {k: v for k, v in training.items() if counts(k)},
         "tune": {
             "trainer": tune.trainer,
-            "environment": dict(tune.environment),
+            "environment": dict(tune.env),
             "files": sorted(tune.files),
-            "gpu_count": tune.gpu_count or 1,
+            "gpu_count": tune.gpu_count or 1,  # none counts as one: the same training, only slower
         },
     }
     text = json.dumps(content, sort_keys=True, ensure_ascii=True, allow_nan=False, separators=(",", ":"))

@@ -43,7 +43,7 @@ def loads(data: bytes, *, path: str | Path = "recipe.yaml", overrides: Sequence[
     tune = tune_block.read(_tune_tree(tree, report), report)
     training = _training(tree, report)
     axolotl.translate(training, report, trainer=tune.trainer or DEFAULT_TRAINER)
-    _base_model(training, report, provider=tune.provider)
+    _base_model(training, report)
     rules.check(training, tune, report)
     datasets = references(training, report)
     if report.problems:
@@ -64,8 +64,7 @@ def loads(data: bytes, *, path: str | Path = "recipe.yaml", overrides: Sequence[
 def check_provider(recipe: Recipe, provider: str) -> None:
     """Raise RecipeError when the recipe cannot run with `provider`, which the command line or the config chose."""
     report = Report(str(recipe.path), lines=dict(recipe.lines))
-    tune_block.check_interval(recipe.tune.checkpoint_every_s, provider, report)
-    _base_model(dict(recipe.training), report, provider=provider)
+    tune_block.check_interval(recipe.tune.checkpoint_every_s, provider, report, gpu_count=recipe.tune.gpu_count)
     if report.problems:
         raise _refused(recipe.path, report.problems)
 
@@ -174,14 +173,13 @@ def _needs_plugin(key: str, start: str, tree: Map, report: Report) -> None:
         report.problem(key, "is known only while its plugin is listed", f"add `plugins: [{start}…]`, or remove the key")
 
 
-def _base_model(training: dict[str, Any], report: Report, *, provider: str | None) -> None:
+def _base_model(training: dict[str, Any], report: Report) -> None:
     """The model as name and revision."""
     text = training.get("base_model")
     if text is None:
         return
-    remote = provider not in (None, *tune_block.STEPPED)
     try:
-        model = parse_model_id(text, remote=remote)
+        model = parse_model_id(text)
     except Unfit as e:
         report.problem("base_model", e.message, e.hint)
         return

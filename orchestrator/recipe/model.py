@@ -10,6 +10,9 @@ from typing import Any
 
 TRAINERS = ("axolotl", "trl", "unsloth")
 SPOT = ("prefer", "require", "never")
+ENVIRONMENTS = ("auto", "image", "pinned")  # or an absolute path
+ANY_PROVIDER = "any"
+PROVIDER_SEPARATOR = ","
 DEFAULT_TRAINER = "axolotl"  # an Axolotl YAML without a `tune:` block is a recipe
 
 HOUR_S = 3600.0
@@ -22,7 +25,7 @@ class TuneBlock:
 
     trainer: str = DEFAULT_TRAINER
     name: str | None = None
-    provider: str | None = None  # None: the user's config decides
+    provider: str | None = None  # None: the user's config decides; `any`, or several with commas between them
     spot: str = "prefer"
     max_usd_per_hour: Decimal | None = None
     budget_usd: Decimal | None = None
@@ -38,10 +41,12 @@ class TuneBlock:
     max_attempts: int = 10
     storage: str | None = None  # None: the user's config decides
     publish: Mapping[str, str] = field(default_factory=dict)  # {"hub": "me/model"}
-    environment: Mapping[str, str] = field(default_factory=dict)  # plain variables for the trainer; never a secret
+    env: Mapping[str, str] = field(default_factory=dict)  # plain variables for the trainer; never a secret
+    environment: str = "auto"  # auto, image, pinned, or the path of a Python on the instance
+    image: str | None = None  # container image; None: the provider's default
     min_vram_gib: float | None = None  # per GPU
     gpu: tuple[str, ...] = ()  # acceptable models; empty: any
-    gpu_count: int | None = None
+    gpu_count: int | None = None  # 0: none is needed
     disk_gb: float | None = None
     allow_drop: float = 0.10  # share of dataset rows that may be unusable before the run is refused
     files: tuple[str, ...] = ()  # extra files to upload, relative to the recipe

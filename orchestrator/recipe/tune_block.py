@@ -10,7 +10,15 @@ from typing import Any
 
 from orchestrator.recipe import axolotl
 from orchestrator.recipe.ids import parse_model_id
-from orchestrator.recipe.model import DEFAULT_TRAINER, SPOT, TRAINERS, TuneBlock
+from orchestrator.recipe.model import (
+    ANY_PROVIDER,
+    DEFAULT_TRAINER,
+    ENVIRONMENTS,
+    PROVIDER_SEPARATOR,
+    SPOT,
+    TRAINERS,
+    TuneBlock,
+)
 from orchestrator.recipe.scalars import Unfit, nearest
 from orchestrator.recipe.shapes import Reader, Report, Shape
 from orchestrator.recipe.tree import Map
@@ -24,10 +32,13 @@ MIN_CHECKPOINT_S, MAX_CHECKPOINT_S = (
 )  # below, uploads compete with training; above, a preemption costs too much
 USEFUL_S = (900.0, 1800.0)
 _DURATION: Shape = {"is": ["duration"]}
+_GPU_COUNT: Shape = {"is": ["int"], "min": 0, "max": 64}
+_GPU_NAMES: Shape = {"is": ["str", "list"], "items": {"is": ["str"]}}
+_GPU: Mapping[str, Shape] = {"count": _GPU_COUNT, "name": _GPU_NAMES, "min_vram": {"is": ["gib"]}}
 _PUBLISH: Shape = {"is": ["map"], "keys": {"hub": {"is": ["str"]}}}
 KEYS: Mapping[str, Shape] = {
     "trainer": {"is": ["str"], "choices": TRAINERS},
-    "provider": {"is": ["str"]},
+    "provider": {"is": ["str", "list"], "items": {"is": ["str"]}},
     "spot": {"is": ["str"], "choices": SPOT},
     "name": {"is": ["str"]},
     "max_usd_per_hour": {"is": ["usd"], "above": 0},
@@ -49,10 +60,12 @@ KEYS: Mapping[str, Shape] = {
     "max_attempts": {"is": ["int"], "min": 1, "max": 1000},
     "storage": {"is": ["str"]},
     "publish": _PUBLISH,
-    "environment": {"is": ["map"], "values": {"is": ["str"]}},
+    "env": {"is": ["map"], "values": {"is": ["str"]}},
+    "environment": {"is": ["str", "map"], "values": {"is": ["str"]}},
+    "image": {"is": ["str"]},
     "min_vram": {"is": ["gib"]},
-    "gpu": {"is": ["str", "list"], "items": {"is": ["str"]}},
-    "gpu_count": {"is": ["int"], "min": 1, "max": 64},
+    "gpu": {"is": ["str", "list", "map"], "items": {"is": ["str"]}, "keys": _GPU},
+    "gpu_count": _GPU_COUNT,
     "disk": {"is": ["gb"]},
     "allow_drop": {"is": ["float"], "min": 0, "max": 1},
     "files": {"is": ["str", "list"], "items": {"is": ["str"]}},
@@ -62,6 +75,11 @@ KEYS: Mapping[str, Shape] = {
 _SUFFIX = {"duration": "_s", "gib": "_gib", "gb": "_gb"}
 SPECIALS = {"duration": parse_duration_s, "usd": parse_usd, "gib": parse_gib, "gb": parse_gb}
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_IMAGE = re.compile(  # [registry[:port]/]name[/name...][:tag][@digest], as Docker's reference grammar has it
+    r"(?:[A-Za-z0-9.-]+(?::[0-9]+)?/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?"
+    r"(?:@sha256:[0-9a-f]{64})?",
+    re.ASCII,
+)
 _SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|CREDENTIAL", re.IGNORECASE)
 _SECRET_VALUE = re.compile(r"^(?:hf_|sk-|rpa_|ghp_|github_pat_|AKIA|xox[bap]-)[A-Za-z0-9_-]{12,}")
 
@@ -89,19 +107,66 @@ def read(tree: Map | None, report: Report) -> TuneBlock:
         name = key + _SUFFIX.get(KEYS[key]["is"][0], "")
         assert name in known, name
         named[name] = value
+    _spread_gpu(named, report)
+    _spread_environment(named, report)
     for name in ("gpu", "files"):
         if name in named:
-            named[name] = (named[name],) if isinstance(named[name], str) else tuple(named[name])
+            named[name] = _several(named[name])
+    if "provider" in named:
+        named["provider"] = PROVIDER_SEPARATOR.join(providers_of(named["provider"]))
     _check(named, report)
     return TuneBlock(**named)
 
 
+def _several(value: str | list[str]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def providers_of(value: str | list[str]) -> tuple[str, ...]:
+    """The providers that are meant, in one order however they were written: `vastai, runpod` is two."""
+    parts = (part.strip() for text in _several(value) for part in text.split(PROVIDER_SEPARATOR))
+    return tuple(sorted({part for part in parts if part}))
+
+
+def _spread_gpu(named: dict[str, Any], report: Report) -> None:
+    """`gpu: {count: 1, name: RTX 4090, min_vram: 24GB}` is another way to write three keys."""
+    if not isinstance(named.get("gpu"), dict):
+        return
+    inside = named.pop("gpu")
+    for ours, theirs in (("gpu_count", "count"), ("gpu", "name"), ("min_vram_gib", "min_vram")):
+        if theirs not in inside:
+            continue
+        if ours in named:
+            key = ours.removesuffix("_gib")
+            report.problem(f"tune.gpu.{theirs}", f"the same as tune.{key}, which is set too", "keep one")
+        named[ours] = inside[theirs]
+
+
+def _spread_environment(named: dict[str, Any], report: Report) -> None:
+    """`environment` as a mapping is the older way to write `env`."""
+    _variables(named.get("env", {}), "tune.env", report)
+    if not isinstance(named.get("environment"), dict):
+        return
+    variables = named.pop("environment")
+    _variables(variables, "tune.environment", report)
+    for name in variables.keys() & named.get("env", {}).keys():
+        report.problem(f"tune.environment.{name}", f"the same as tune.env.{name}, which is set too", "keep one")
+    named["env"] = {**variables, **named.get("env", {})}
+
+
 def _check(named: dict[str, Any], report: Report) -> None:
-    for key, check in (("provider", _provider), ("name", _name), ("storage", _one_line)):
+    for key, check in (
+        ("provider", _provider),
+        ("name", _name),
+        ("storage", _one_line),
+        ("environment", _environment),
+        ("image", _image),
+    ):
         if key in named:
             _try(report, f"tune.{key}", lambda check=check, key=key: check(named[key]))
-    check_interval(named.get("checkpoint_every_s"), named.get("provider"), report)
-    _environment(named.get("environment", {}), report)
+    check_interval(named.get("checkpoint_every_s"), named.get("provider"), report, gpu_count=named.get("gpu_count"))
+    if named.get("gpu_count") == 0 and (named.get("gpu") or named.get("min_vram_gib")):
+        report.problem("tune.gpu", "asks for no GPU and for a kind of it", "remove the count of 0, or the kind")
     for index, file in enumerate(named.get("files", ())):
         _try(report, f"tune.files[{index}]", lambda file=file: _file(file))
     if hub := named.get("publish", {}).get("hub"):
@@ -121,12 +186,17 @@ def _try(report: Report, where: str, check: Any) -> None:
         report.problem(where, e.message, e.hint)
 
 
-def _provider(name: str) -> None:
+def _provider(names: str) -> None:
     known = {*PROVIDERS, *_plugins()}
-    if name not in known:
-        near = nearest(name, sorted(known))
-        hint = f"did you mean {near}?" if near else f"known: {', '.join(sorted(known))}"
-        raise Unfit(f"no provider is called `{name}`", hint)
+    several = names.split(PROVIDER_SEPARATOR)
+    for name in several:
+        if name not in known and names != ANY_PROVIDER:
+            near = nearest(name, sorted(known))
+            hint = f"did you mean {near}?" if near else f"known: {', '.join(sorted(known))}"
+            raise Unfit(f"no provider is called `{name}`", hint)
+    embedded = [name for name in several if name in STEPPED]
+    if embedded and len(several) > 1:
+        raise Unfit(f"`{embedded[0]}` cannot stand in for others", "name it alone, or marketplaces only")
 
 
 def _plugins() -> set[str]:
@@ -155,12 +225,14 @@ def _file(name: str) -> None:
         raise Unfit(f"`{name}` is not below the recipe's folder", "copy it there and name it relative to the recipe")
 
 
-def check_interval(every: float | None, provider: str | None, report: Report) -> None:
-    """Bounds of `checkpoint_every`: wide where nothing is billed, narrow where uploads and preemptions cost money."""
+def check_interval(every: float | None, provider: str | None, report: Report, *, gpu_count: int | None = None) -> None:
+    """Bounds of `checkpoint_every`: wide where nothing is billed, or without a GPU, where models are tiny; narrow where
+    uploads and preemptions cost money.
+    """
     if every is None:
         return
     where, said = "tune.checkpoint_every", show_duration(every)
-    if provider in STEPPED:
+    if provider in STEPPED or gpu_count == 0:
         if every < 1:
             report.problem(where, f"{said} is shorter than a second", "write 1s or more")
     elif not MIN_CHECKPOINT_S <= every <= MAX_CHECKPOINT_S:
@@ -171,9 +243,22 @@ def check_interval(every: float | None, provider: str | None, report: Report) ->
         report.notice(where, f"{said} is outside the useful range of 15m to 30m")
 
 
-def _environment(variables: Mapping[str, str], report: Report) -> None:
+def _environment(word: str) -> None:
+    if word in ENVIRONMENTS or (word.startswith("/") and word.isprintable()):
+        return
+    near = nearest(word, ENVIRONMENTS)
+    hint = f"did you mean {near}?" if near else f"one of {', '.join(ENVIRONMENTS)}, or an absolute path"
+    raise Unfit(f"`{word}` is no environment", f"{hint}; variables go under `tune.env`")
+
+
+def _image(name: str) -> None:
+    if not _IMAGE.fullmatch(name) or len(name) > 255:
+        raise Unfit(f"`{name}` is not the name of a container image", "write it like pytorch/pytorch:2.9-cuda12.8")
+
+
+def _variables(variables: Mapping[str, str], block: str, report: Report) -> None:
     for name, value in variables.items():
-        where = f"tune.environment.{name}"
+        where = f"{block}.{name}"
         if not _VARIABLE.fullmatch(name):
             report.problem(where, "not a name for an environment variable", "letters, digits and underscores")
         elif name.startswith("TUNE_"):

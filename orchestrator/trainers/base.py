@@ -74,6 +74,9 @@ class Trainer(Protocol):
         """
         ...
 
-    def render(self, recipe: Recipe, report: DataReport) -> RenderedJob:
-        """The job. Raises RecipeError where `problems` is not empty."""
+    def render(self, recipe: Recipe, report: DataReport, *, is_elsewhere: bool = False) -> RenderedJob:
+        """The job. Raises RecipeError where `problems` is not empty.
+
+        `is_elsewhere`: it will run on another computer, so that models which lie on this one are sent along.
+        """
         ...

@@ -47,7 +47,7 @@ class LaterTrainer:
     def prepare(self, recipe: Recipe, *, progress: Callable[[str], None] | None = None) -> None:
         """Nothing: the dataset check finds the tokenizer by itself."""
 
-    def render(self, recipe: Recipe, report: DataReport) -> RenderedJob:  # noqa: ARG002 - the protocol's signature
+    def render(self, recipe: Recipe, report: DataReport, *, is_elsewhere: bool = False) -> RenderedJob:  # noqa: ARG002 - the protocol's signature
         """Raises RecipeError, always."""
         raise RecipeError("this recipe cannot be launched", self.problems(recipe))
 

@@ -13,7 +13,7 @@ from orchestrator import codec
 from orchestrator.errors import Problem, RecipeError
 from orchestrator.handover import JobSpec
 from orchestrator.recipe.model import DatasetRef, Recipe
-from orchestrator.trainers import keys, packaged
+from orchestrator.trainers import carried, keys, packaged
 from orchestrator.trainers.base import RenderedJob, Scratch
 
 if TYPE_CHECKING:
@@ -82,8 +82,14 @@ class TrlTrainer:
             tokenizer.chat_template = template["chat_template_text"]
         return tokenizer
 
-    def render(self, recipe: Recipe, report: DataReport) -> RenderedJob:  # noqa: ARG002 - the report is kept by the run
-        """The job: settings, scripts, and the normalised examples of every data set."""
+    def render(
+        self,
+        recipe: Recipe,
+        report: DataReport,  # noqa: ARG002 - the report is kept by the run
+        *,
+        is_elsewhere: bool = False,
+    ) -> RenderedJob:
+        """The job: settings, scripts, the normalised examples of every data set, and local models that are sent."""
         problems = self.problems(recipe)
         if problems:
             raise RecipeError("the trl trainer cannot run this recipe", problems)
@@ -95,14 +101,16 @@ class TrlTrainer:
             name = f"data/{number:03d}.jsonl"
             content[name] = _write_examples(ref, recipe.path.parent, scratch.path / f"{number:03d}.jsonl")
             (held_out if ref.held_out else train).append(name)
+        settings, models = _settings(recipe, is_elsewhere=is_elsewhere)
+        content |= models
         micro, accumulation = _batches(recipe.training)
         spec = JobSpec(
             trainer=self.name,
             argv=("{python}", "-u", "{job}/trainer/train_trl.py"),
-            settings={**_settings(recipe), "train_files": train, "eval_files": held_out},
+            settings={**settings, "train_files": train, "eval_files": held_out},
             micro_batch_size=micro,
             gradient_accumulation_steps=accumulation,
-            env={**ENVIRONMENT, **recipe.tune.environment},
+            env={**ENVIRONMENT, **recipe.tune.env},
         )
         content["trainer/job.json"] = codec.dump(spec)
         return RenderedJob(spec, content, scratch)
@@ -188,15 +196,10 @@ def _places(recipe: Recipe, asked: Mapping[str, Any]) -> Iterator[Finding]:
         value = asked.get(key)
         if not isinstance(value, str):
             continue
-        folder = None if packaged.is_packaged(value) else _local_folder(recipe, value)
-        local = packaged.is_packaged(value) or folder is not None
-        if local and recipe.tune.provider not in (None, "local"):
-            yield (
-                key,
-                f"{value} lies on this machine, where {recipe.tune.provider} cannot read it",
-                "name it on the hub",
-            )
-        elif not local and value.startswith(("/", ".", "~")):
+        if packaged.is_packaged(value):
+            continue
+        folder = _local_folder(recipe, value)
+        if folder is None and value.startswith(("/", ".", "~")):
             yield key, f"there is no folder {value}", "name one that holds a model, or a model on the hub"
         elif folder and key == "base_model" and not (folder / "config.json").is_file():
             yield key, f"the folder {value} holds no model: no config.json", "name another, or a model on the hub"
@@ -208,7 +211,8 @@ def _local_folder(recipe: Recipe, name: str) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def _settings(recipe: Recipe) -> dict[str, Any]:
+def _settings(recipe: Recipe, *, is_elsewhere: bool) -> tuple[dict[str, Any], dict[str, Path]]:
+    """The settings, and the files of local models that an instance elsewhere needs with them."""
     asked = {key: value for key, value in recipe.training.items() if key in keys.HONOURED}
     for key in _ELSEWHERE:
         asked.pop(key, None)
@@ -217,15 +221,26 @@ def _settings(recipe: Recipe) -> dict[str, Any]:
     asked |= _template(recipe)
     asked["base_model_as_written"] = asked["base_model"]
     asked["datasets"] = [{"path": ref.path, "type": ref.type, "held_out": ref.held_out} for ref in recipe.datasets]
-    for key in ("base_model", "tokenizer_config"):
-        if isinstance(asked.get(key), str):
-            asked[key] = _resolved(recipe, asked[key])
+    sent: dict[str, Path] = {}
+    places: dict[Path, str] = {}  # a model that is its own tokenizer is sent once
+    for key, below in (("base_model", carried.MODEL), ("tokenizer_config", carried.TOKENIZER)):
+        folder = _folder_of(recipe, asked[key]) if isinstance(asked.get(key), str) else None
+        if folder is None:
+            continue
+        if not is_elsewhere:
+            asked[key] = str(folder)
+            continue
+        if folder not in places:
+            places[folder] = below
+            code = bool(asked.get("trust_remote_code"))
+            sent |= carried.files(folder, below, with_code=code, with_weights=key == "base_model")
+        asked[key] = f"{{job}}/{places[folder]}"
     asked["tune"] = {
         "require_flash": recipe.tune.require_flash,
         "allow_optimizer_reset": recipe.tune.allow_optimizer_reset,
     }
     plain: dict[str, Any] = json.loads(json.dumps(asked, default=_plain))
-    return plain
+    return plain, sent
 
 
 def _batches(asked: Mapping[str, Any]) -> tuple[int, int]:
@@ -249,11 +264,9 @@ def _template(recipe: Recipe) -> dict[str, Any]:
     return {"chat_template_text": keys.CHATML, "chat_template_if_missing": choice != "chatml"}
 
 
-def _resolved(recipe: Recipe, name: str) -> str:
-    if packaged.is_packaged(name):
-        return str(packaged.resolve(name))
-    folder = _local_folder(recipe, name)
-    return str(folder) if folder is not None else name
+def _folder_of(recipe: Recipe, name: str) -> Path | None:
+    """Where a model lies on this computer, made ready if it comes in a package; None for one on the hub."""
+    return packaged.resolve(name) if packaged.is_packaged(name) else _local_folder(recipe, name)
 
 
 def _plain(value: object) -> Any:

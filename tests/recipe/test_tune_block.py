@@ -27,8 +27,8 @@ def test_every_key_lands_in_its_field_with_its_unit() -> None:
         "trainer: trl, provider: local, spot: never, name: my run, max_usd_per_hour: $0.40, budget_usd: 6, deadline: 12h, "
         "instance_deadline: 6h, checkpoint_every: 5s, keep_checkpoints: 3, hang_timeout: 10m, launch_timeout: 90s, "
         "bootstrap_timeout: 1h, unreachable_grace: 45m, upload_grace: 2h, max_attempts: 4, storage: 's3://b/p', "
-        "publish: {hub: me/model}, environment: {NCCL_DEBUG: INFO, N: 010}, min_vram: 24GiB, gpu: RTX 4090, gpu_count: 2, "
-        "disk: 100GiB, allow_drop: 0.2, files: [template.jinja], allow_optimizer_reset: yes, require_flash: on"
+        "publish: {hub: me/model}, env: {NCCL_DEBUG: INFO, N: 010}, environment: pinned, image: 'pytorch/pytorch:2.9', "
+        "min_vram: 24GiB, gpu: RTX 4090, gpu_count: 2, disk: 100GiB, allow_drop: 0.2, files: [template.jinja], allow_optimizer_reset: yes, require_flash: on"
     )
     assert block == TuneBlock(
         trainer="trl",
@@ -49,7 +49,9 @@ def test_every_key_lands_in_its_field_with_its_unit() -> None:
         max_attempts=4,
         storage="s3://b/p",
         publish={"hub": "me/model"},
-        environment={"NCCL_DEBUG": "INFO", "N": "010"},
+        env={"NCCL_DEBUG": "INFO", "N": "010"},
+        environment="pinned",
+        image="pytorch/pytorch:2.9",
         min_vram_gib=24,
         gpu=("RTX 4090",),
         gpu_count=2,
@@ -77,7 +79,23 @@ def test_every_key_lands_in_its_field_with_its_unit() -> None:
         ("keep_checkpoints: 0", "tune.keep_checkpoints", "below 1", "always kept"),
         ("max_attempts: 0", "tune.max_attempts", "below 1", "least"),
         ("allow_drop: 1.5", "tune.allow_drop", "above 1", "most"),
-        ("gpu_count: 0", "tune.gpu_count", "below 1", "least"),
+        ("gpu_count: -1", "tune.gpu_count", "below 0", "least"),
+        ("gpu: {count: -1}", "tune.gpu.count", "below 0", "least"),
+        ("gpu: {cuont: 1}", "tune.gpu.cuont", "unknown key", "did you mean count?"),
+        ("gpu: {min_vram: 24}", "tune.gpu.min_vram", "has no unit", "write 24GB"),
+        ("gpu: {count: 1}, gpu_count: 2", "tune.gpu.count", "the same as tune.gpu_count", "keep one"),
+        ("gpu: {min_vram: 9GB}, min_vram: 8GB", "tune.gpu.min_vram", "the same as tune.min_vram", "keep one"),
+        ("gpu: {count: 0, name: RTX 4090}", "tune.gpu", "asks for no GPU and for a kind of it", "remove"),
+        ("provider: [vastai, runpodd]", "tune.provider", "no provider is called", "did you mean runpod?"),
+        ("provider: 'vastai,any'", "tune.provider", "no provider is called `any`", "known: local"),
+        ("provider: 'vastai, local'", "tune.provider", "cannot stand in", "name it alone"),
+        ("environment: images", "tune.environment", "is no environment", "did you mean image?"),
+        ("environment: ./venv", "tune.environment", "is no environment", "absolute path"),
+        ("image: 'a b'", "tune.image", "not the name of a container image", "pytorch/pytorch"),
+        ("image: 'https://hub.docker.com/r/a/b'", "tune.image", "not the name", "pytorch/pytorch"),
+        ("env: {HF_TOKEN: x}", "tune.env.HF_TOKEN", "looks like a secret", "your own environment"),
+        ("env: {TUNE_HOME: /x}", "tune.env.TUNE_HOME", "tune's own", "another name"),
+        ("env: {A: 1}, environment: {A: 2}", "tune.environment.A", "the same as tune.env.A", "keep one"),
         ("checkpoint_every: 4m", "tune.checkpoint_every", "outside 5m to 60m", "provider: local"),
         ("checkpoint_every: 61m", "tune.checkpoint_every", "outside 5m to 60m", "15m to 30m"),
         ("checkpoint_every: 0.5s, provider: sim", "tune.checkpoint_every", "shorter than a second", "1s"),
@@ -117,8 +135,62 @@ def test_a_provider_chosen_elsewhere_is_held_to_the_same_rules() -> None:
     check_provider(demo, "sim")
     with pytest.raises(RecipeError) as caught:
         check_provider(demo, "vastai")
-    assert [(p.where, p.line) for p in caught.value.problems] == [("base_model", 1), ("tune.checkpoint_every", 2)]
+    assert [(p.where, p.line) for p in caught.value.problems] == [("tune.checkpoint_every", 2)]
     check_provider(read(BASE), "vastai")
+
+
+def test_gpus_may_be_asked_for_in_one_mapping() -> None:
+    block = tune("gpu: {count: 2, name: [RTX 4090, RTX 3090], min_vram: 24GiB}")
+    assert (block.gpu_count, block.gpu, block.min_vram_gib) == (2, ("RTX 4090", "RTX 3090"), 24)
+    assert tune("gpu: {name: L4}").gpu == ("L4",)
+    assert tune("gpu: {}") == TuneBlock()
+    assert tune("gpu: [L4, T4]").gpu == ("L4", "T4")
+
+
+@pytest.mark.parametrize("provider", ["vastai", "runpod", "any", "[vastai, runpod]"])
+def test_a_recipe_without_gpus_is_tiny_and_may_save_every_few_seconds_anywhere(provider: str) -> None:
+    block = tune(f"gpu: {{count: 0}}, checkpoint_every: 5s, provider: {provider}")
+    assert (block.gpu_count, block.checkpoint_every_s) == (0, 5)
+    check_provider(read(BASE + "tune: {gpu_count: 0, provider: local, checkpoint_every: 5s}\n"), "vastai")
+    assert "shorter than a second" in only(BASE + "tune: {gpu_count: 0, checkpoint_every: 0.1s}\n").message
+
+
+@pytest.mark.parametrize(
+    ("written", "means"),
+    [
+        ("any", "any"),
+        ("vastai", "vastai"),
+        ("'vastai, runpod'", "runpod,vastai"),
+        ("[vastai, runpod]", "runpod,vastai"),
+    ],
+)
+def test_several_providers_are_one_wish_however_they_are_written(written: str, means: str) -> None:
+    assert tune(f"provider: {written}").provider == means
+
+
+def test_environment_is_a_word_or_as_before_the_variables() -> None:
+    assert tune("environment: {NCCL_DEBUG: INFO}") == TuneBlock(env={"NCCL_DEBUG": "INFO"})
+    assert tune("environment: {A: 1}, env: {B: 2}").env == {"A": "1", "B": "2"}
+    assert tune("environment: /opt/conda/bin/python").environment == "/opt/conda/bin/python"
+    assert [tune(f"environment: {word}").environment for word in ("auto", "image", "pinned")] == [
+        "auto",
+        "image",
+        "pinned",
+    ]
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "ubuntu",
+        "ubuntu:24.04",
+        "pytorch/pytorch:2.9.0-cuda12.8-cudnn9-runtime",
+        "ghcr.io/me/x@sha256:" + "a" * 64,
+        "localhost:5000/x",
+    ],
+)
+def test_every_form_of_an_image_s_name_is_taken(image: str) -> None:
+    assert tune(f"image: '{image}'").image == image
 
 
 def test_limits_that_fight_each_other_are_mentioned() -> None:

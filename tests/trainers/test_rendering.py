@@ -18,7 +18,7 @@ from orchestrator.handover import JobSpec
 from orchestrator.recipe import data
 from orchestrator.recipe.load import load
 from orchestrator.recipe.model import Recipe, TuneBlock
-from orchestrator.trainers import keys, packaged
+from orchestrator.trainers import carried, keys, packaged
 from orchestrator.trainers.registry import get_trainer, names, runnable
 from tests.assets.tiny import Tiny
 from tests.trainers.stage import recipe
@@ -124,9 +124,9 @@ class TestProblems:
         wanted = replace(plain, tune=TuneBlock(trainer="trl", provider="local", gpu_count=2))
         assert "one GPU" in problems(wanted)["tune.gpu_count"]
 
-    def test_a_model_on_this_machine_cannot_be_read_by_a_rented_one(self, plain: Recipe) -> None:
-        wanted = replace(plain, tune=TuneBlock(trainer="trl", provider="runpod"))
-        assert "cannot read it" in problems(wanted)["base_model"]
+    @pytest.mark.parametrize("provider", ["runpod", "vastai", "any", None])
+    def test_a_model_on_this_machine_is_no_obstacle_anywhere(self, plain: Recipe, provider: str | None) -> None:
+        assert problems(replace(plain, tune=TuneBlock(trainer="trl", provider=provider))) == {}
 
     def test_a_folder_without_a_model_is_refused_before_anything_starts(self, plain: Recipe, tmp_path: Path) -> None:
         assert "no config.json" in problems(asking(plain, base_model=str(tmp_path)))["base_model"]
@@ -187,6 +187,51 @@ class TestRendering:
             assert job.spec.settings["datasets"] == [said]  # for the model card; what is trained on are the files
             assert not any("model" in name and "tune_model" not in name for name in job.files)
 
+    def test_a_local_model_is_sent_along_to_an_instance_elsewhere(self, plain: Recipe, tiny_assets: Tiny) -> None:
+        with get_trainer("trl").render(plain, data.check(plain), is_elsewhere=True) as job:
+            assert job.spec.settings["base_model"] == "{job}/model"
+            assert job.spec.settings["base_model_as_written"] == str(tiny_assets.model)
+            sent = {name: content for name, content in job.files.items() if name.startswith("model/")}
+        assert {"model/config.json", "model/model.safetensors", "model/tokenizer.json"} <= sent.keys()
+        assert all(Path(content).parent == tiny_assets.model for content in sent.values())
+
+    def test_only_what_belongs_to_the_model_is_sent(self, plain: Recipe, tiny_assets: Tiny, tmp_path: Path) -> None:
+        """A folder also holds training leftovers, data, repositories and secrets."""
+        folder = shutil.copytree(tiny_assets.model, tmp_path / "my model")
+        for name in (".env", "id_rsa", "optimizer.pt", "data.jsonl", "training_args.bin", "run.py", "secrets.json", "a/config.json",
+                     ".git/config", "pytorch_model.bin", "README.md"):  # fmt: skip
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text("secret stuff")
+        wanted = asking(plain, base_model=str(folder))
+        there = {f"model/{path.name}" for path in tiny_assets.model.iterdir()}
+        with get_trainer("trl").render(wanted, data.check(wanted), is_elsewhere=True) as job:
+            assert {name for name in job.files if name.startswith("model/")} == there
+        with get_trainer("trl").render(
+            asking(wanted, trust_remote_code=True), data.check(wanted), is_elsewhere=True
+        ) as job:
+            assert "model/run.py" in job.files, "the recipe trusts the model's own code"
+        (folder / "model.safetensors").unlink()
+        assert "model/pytorch_model.bin" in carried.files(folder, "model")
+
+    def test_a_tokenizer_of_its_own_is_sent_beside_the_model_without_weights(
+        self, plain: Recipe, tiny_assets: Tiny, tmp_path: Path
+    ) -> None:
+        other = shutil.copytree(tiny_assets.model, tmp_path / "tokens")
+        wanted = asking(plain, tokenizer_config=str(other))
+        with get_trainer("trl").render(wanted, data.check(wanted), is_elsewhere=True) as job:
+            assert job.spec.settings["tokenizer_config"] == "{job}/tokenizer"
+            assert "tokenizer/tokenizer.json" in job.files and "tokenizer/model.safetensors" not in job.files
+        same = asking(plain, tokenizer_config=str(tiny_assets.model))
+        with get_trainer("trl").render(same, data.check(same), is_elsewhere=True) as job:
+            assert job.spec.settings["tokenizer_config"] == "{job}/model"
+            assert not any(name.startswith("tokenizer/") for name in job.files)
+
+    def test_a_model_on_the_hub_is_named_and_not_sent(self, plain: Recipe) -> None:
+        wanted = asking(plain, base_model="owner/name")
+        with get_trainer("trl").render(wanted, data.check(plain), is_elsewhere=True) as job:
+            assert job.spec.settings["base_model"] == "owner/name"
+            assert not any(name.startswith("model/") for name in job.files)
+
     def test_accumulation_follows_from_the_whole_batch(self, plain: Recipe) -> None:
         training = {k: v for k, v in plain.training.items() if k != "gradient_accumulation_steps"}
         wanted = replace(plain, training={**training, "batch_size": 8})
@@ -194,7 +239,7 @@ class TestRendering:
             assert (job.spec.micro_batch_size, job.spec.gradient_accumulation_steps) == (2, 4)
 
     def test_variables_of_the_recipe_reach_the_trainer(self, plain: Recipe) -> None:
-        tune = TuneBlock(trainer="trl", provider="local", environment={"OMP_NUM_THREADS": "3"})
+        tune = TuneBlock(trainer="trl", provider="local", env={"OMP_NUM_THREADS": "3"})
         with get_trainer("trl").render(replace(plain, tune=tune), data.check(plain)) as job:
             assert job.spec.env["OMP_NUM_THREADS"] == "3" and job.spec.env["PYTHONUTF8"] == "1"
 
