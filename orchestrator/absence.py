@@ -15,6 +15,7 @@ from orchestrator.types import Attempt, Instance, InstanceId, InstanceState, Run
 Listed = Sequence[Instance] | None
 Answers = Mapping[InstanceId, Instance | None]
 
+ASKED_GAP_S = 4.0  # between two "not found" of an instance that we had asked to go
 INTENT_FRESH_S = 30.0  # an older intent is not acted on: a laptop may have slept between recording it and renting
 
 
@@ -57,6 +58,11 @@ def _noted(attempt: Attempt, listed: Listed, answers: Answers, now: datetime, po
             instance_id=attempt.instance_id or instance.instance_id,
             first_seen_at=attempt.first_seen_at or now,
             running_at=attempt.running_at or (now if instance.state is InstanceState.RUNNING else None),
+            stopped_at=(attempt.stopped_at or now) if instance.state is InstanceState.STOPPED else None,
+            usd_per_hour=instance.usd_per_hour
+            if instance.state is InstanceState.RUNNING and instance.usd_per_hour
+            else attempt.usd_per_hour,
+            host_id=instance.host_id or attempt.host_id,
             missing_since=None,
             ended_at=None,  # what is seen is not gone, whatever was believed before: a paused instance may wake up
         )
@@ -64,7 +70,9 @@ def _noted(attempt: Attempt, listed: Listed, answers: Answers, now: datetime, po
         return attempt
     if attempt.missing_since is None:
         return replace(attempt, missing_since=now)
-    if now - attempt.missing_since < timedelta(seconds=policy.absence_gap_s):
+    # Whoever was asked to go and is not found has gone; only one that vanished by itself may be a hiccup of theirs.
+    gap_s = min(ASKED_GAP_S, policy.absence_gap_s) if attempt.terminate_asked_at else policy.absence_gap_s
+    if now - attempt.missing_since < timedelta(seconds=gap_s):
         return attempt
     return replace(attempt, ended_at=now)
 

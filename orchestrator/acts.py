@@ -25,6 +25,8 @@ from orchestrator.errors import (
 )
 from orchestrator.observe import Context
 from orchestrator.offers import Miss, rank
+from orchestrator.providers.registry import Bound
+from orchestrator.storage import hosts
 from orchestrator.types import Attempt, Instance, InstanceId, Offer, Outcome, Phase, Run, RunId, token_for
 
 MARKET_WAIT_S = 300.0  # until a market that had nothing is asked again
@@ -85,13 +87,13 @@ class Renting:
         return self._create(attempt)
 
     def _choose(self) -> Offer | None:
-        provider = self.context.bound(self.run.provider).provider
-        found = provider.offers(self.run.want)
+        bound = self.context.bound(self.run.provider)
+        found = bound.provider.offers(self.run.want)
         ranked = rank(
             found,
             self.run.want,
             excluded_offers=self.run.excluded_offers,
-            excluded_hosts=self.run.excluded_hosts,
+            excluded_hosts=(*self.run.excluded_hosts, *self._disappointing(bound, found)),
         )
         if ranked.fitting:
             return ranked.fitting[0]
@@ -104,6 +106,13 @@ class Renting:
             return None
         self._wait(self.run, again_at, "an offer that fits")
         raise _no_offer(len(found), ranked.nearest)
+
+    def _disappointing(self, bound: Bound, found: Sequence[Offer]) -> set[str]:
+        """Hosts among the offers that have let somebody down within a day. This very computer is never one of them."""
+        if not bound.is_elsewhere or not any(offer.host_id for offer in found):
+            return set()
+        avoided = hosts.avoided(self.context.runs.store)
+        return {offer.host_id for offer in found if (offer.provider, offer.host_id) in avoided}
 
     def _wait(self, run: Run, until: datetime, why: str) -> None:
         self.run = replace(run, not_before=until, waiting_for=why)
@@ -148,6 +157,8 @@ class Renting:
         now = self.context.runs.store.now()
         spent = money.ledger(self.run, now).allowance_usd
         spec = launch_spec(self.run, offer, start_command=self.context.start_command, spent_usd=spent, now=now)
+        if self.context.bound(self.run.provider).is_elsewhere:
+            spec = self.context.keyed(spec, attempt.token)
         try:
             created = provider.create(
                 offer, spec, token=attempt.token, timeout_s=provider.capabilities.create_timeout_s
@@ -214,6 +225,8 @@ class Renting:
                     a,
                     instance_id=created.instance_id,
                     created_at=a.created_at or now,
+                    usd_per_hour=created.usd_per_hour or a.usd_per_hour,
+                    host_id=created.host_id or a.host_id,
                     quiet_after=min(a.quiet_after, now + lag),
                     missing_since=None,
                     ended_at=None,
@@ -221,7 +234,9 @@ class Renting:
             )
             return replace(known, excluded_offers=()) if run.phase is Phase.PROVISIONING else known
 
-        self.events.append(f"rented {created.instance_id} at ${attempt.offer.usd_per_hour}/h")
+        price = created.usd_per_hour or attempt.offer.usd_per_hour
+        kind = ", interruptible" if attempt.offer.spot and self.context.bound(self.run.provider).is_elsewhere else ""
+        self.events.append(f"rented {created.instance_id} at ${price}/h{kind}")
         self.run = amend(self.context, self.run.run_id, edit)
         current = self.run.attempt
         is_wanted = current is not None and current.number == attempt.number

@@ -11,6 +11,7 @@ ACTIVE = (
 )
 NAMES = "names/"  # one small object per run name, create-only: it says which run owns the name
 RUNS = "runs/"
+HOSTS = "hosts/"  # one small object per machine that has disappointed; its age says whether it still counts
 SWEEP = "sweep/"  # one small object per instance nobody owns; the next sweep may be another computer's
 
 _CHECKPOINT = re.compile(r"^(0|[1-9][0-9]*)-a([1-9][0-9]*)\.json$")
@@ -120,3 +121,14 @@ def parse_suspect(key: str) -> tuple[str, str] | None:
     """(provider, instance id) of a sweep's note; None for anything else."""
     provider, slash, instance_id = key.removeprefix(SWEEP).partition("/")
     return (unquote(provider), unquote(instance_id)) if slash and "/" not in instance_id else None
+
+
+def bad_host(provider: str, host_id: str) -> str:
+    """Its bytes say why, its Last-Modified since when."""
+    return f"{HOSTS}{quote(provider, safe='')}/{quote(host_id, safe='')}"
+
+
+def parse_bad_host(key: str) -> tuple[str, str] | None:
+    """(provider, host id), or None for any other key."""
+    provider, slash, host = key.removeprefix(HOSTS).partition("/")
+    return (unquote(provider), unquote(host)) if key.startswith(HOSTS) and slash and host else None

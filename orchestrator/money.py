@@ -18,6 +18,7 @@ class Entry:
     hours: Decimal
     usd: Decimal
     is_open: bool
+    is_billed: bool = False  # by the marketplace's own word, not by our clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +45,42 @@ def ledger(run: Run, now: datetime) -> Ledger:
 
 def _entry(attempt: Attempt, now: datetime) -> Entry:
     # The intent is when billing may begin: a create whose answer was lost bills all the same.
-    price = attempt.offer.usd_per_hour
+    price = attempt.usd_per_hour if attempt.usd_per_hour is not None else attempt.offer.usd_per_hour
     if _was_never_rented(attempt):
         return Entry(attempt.number, price, Decimal(0), Decimal(0), is_open=False)
-    until = attempt.ended_at or now
-    seconds = max(Decimal(0), Decimal(str((until - attempt.intended_at).total_seconds())))
-    hours = seconds / 3600
-    return Entry(attempt.number, price, hours, hours * price, is_open=attempt.ended_at is None)
+    hours = _hours(attempt.intended_at, _end(attempt, now))
+    is_open = attempt.ended_at is None
+    if attempt.bill is not None and attempt.bill.is_final:
+        return Entry(attempt.number, price, hours, attempt.bill.usd, is_open=is_open, is_billed=True)
+    idle_hours = min(hours, _idle_hours(attempt, now))
+    told = attempt.offer.idle_usd_per_hour
+    idle_price = price if told is None else min(price, told)
+    usd = (hours - idle_hours) * price + idle_hours * idle_price
+    if attempt.bill is not None:  # not yet the last word: billing runs behind, but what is charged is charged
+        usd = max(usd, attempt.bill.usd)
+    return Entry(attempt.number, price, hours, usd, is_open=is_open)
+
+
+def _end(attempt: Attempt, now: datetime) -> datetime:
+    """When billing was over. It takes two "not found" to be certain; of what had an id, the first was the end."""
+    if attempt.ended_at is None:
+        return now
+    return (attempt.missing_since or attempt.ended_at) if attempt.instance_id else attempt.ended_at
+
+
+def _idle_hours(attempt: Attempt, now: datetime) -> Decimal:
+    """How long only its disk was billed: stopped, and, where the marketplace charges so, starting."""
+    end, running = _end(attempt, now), attempt.running_at
+    idle = Decimal(0)
+    if attempt.stopped_at:
+        idle += _hours(max(attempt.stopped_at, running or attempt.stopped_at), end)
+    if not attempt.offer.starting_bills:
+        idle += _hours(attempt.intended_at, running or attempt.stopped_at or end)
+    return idle
+
+
+def _hours(since: datetime, until: datetime) -> Decimal:
+    return max(Decimal(0), Decimal(str((until - since).total_seconds()))) / 3600
 
 
 def _was_never_rented(attempt: Attempt) -> bool:

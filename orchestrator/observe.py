@@ -5,15 +5,17 @@ Instances first, records after: whoever is gone from the list has written its ex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from orchestrator import money
 from orchestrator.absence import Policy, instance_of
-from orchestrator.errors import InstanceNotFound, ProviderError, RecordCorrupt, RemoteError
+from orchestrator.errors import InstanceNotFound, ProviderError, RecordCorrupt, RemoteError, TuneError
 from orchestrator.policy import policy_for
+from orchestrator.providers.market import named
 from orchestrator.providers.registry import Bound
 from orchestrator.states import Probe, Seen
 from orchestrator.storage.runs import RunStore
@@ -23,11 +25,16 @@ from orchestrator.types import (
     Instance,
     InstanceId,
     InstanceState,
+    LaunchSpec,
     Namespace,
     Phase,
     Run,
+    Token,
     parse_token,
 )
+
+if TYPE_CHECKING:
+    from orchestrator.storage.grants import Grant
 
 T = TypeVar("T")
 
@@ -45,6 +52,27 @@ class Context:
     secrets: Mapping[str, str] = field(default_factory=dict)
     storage_options: Mapping[str, str] = field(default_factory=dict)
     trainer_python: str = ""
+    state_dir: Path | None = None  # of this computer: the keys to its instances
+    grant: Callable[[Run], Grant | None] = lambda _: None  # keys to the bucket for one run's instance
+
+    def keyed(self, spec: LaunchSpec, token: Token) -> LaunchSpec:
+        """The launch with the public half of the key that this computer makes for the run."""
+        from orchestrator.remote import sshkeys, sshpins
+
+        parts = parse_token(token)
+        assert parts is not None
+        assert self.state_dir is not None
+        return replace(
+            spec,
+            public_key=sshkeys.public_key(self.state_dir, parts.run_id),
+            proof_secret=sshpins.proof_secret(self.state_dir, parts.run_id, token),
+        )
+
+    def secrets_for(self, run: Run) -> Mapping[str, str]:
+        """On this very computer all that is set; on rented ones only what the recipe needs."""
+        if not self.bound(run.provider).is_elsewhere:
+            return self.secrets
+        return {name: value for name, value in self.secrets.items() if name in run.needs}
 
     def policy(self, provider: str) -> Policy:
         """The patience that a provider's declared behaviour calls for."""
@@ -57,27 +85,52 @@ class Listing:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._taken: dict[tuple[str, Namespace], tuple[datetime, Sequence[Instance] | None]] = {}
+        self._taken: dict[tuple[str, str, Namespace], tuple[datetime, Sequence[Instance] | None]] = {}
         self.trouble: dict[str, str] = {}
 
     def of(self, run: Run, now: datetime) -> tuple[datetime, tuple[Instance, ...] | None]:
-        """When the list was asked for, and the run's instances in it; None without a complete list."""
-        asked = (run.provider, run.namespace)  # runs of one store may differ: its namespace may have been made anew
-        taken = self._taken.get(asked)
-        if taken is None or now - taken[0] > timedelta(seconds=LISTING_FRESH_S):
-            taken = (now, self._ask(*asked))
-            self._taken[asked] = taken
-        at, instances = taken
-        return at, None if instances is None else tuple(i for i in instances if _is_of(run, i))
+        """When the lists were asked for, and the run's instances in them; None without complete lists."""
+        at, found = now, []
+        for provider in _concerned(self._context.bound(run.provider), run):
+            # Runs of one store may differ in it: its namespace may have been made anew.
+            asked = (run.provider, provider, run.namespace)
+            taken = self._taken.get(asked)
+            if taken is None or now - taken[0] > timedelta(seconds=LISTING_FRESH_S):
+                taken = (now, self._ask(*asked))
+                self._taken[asked] = taken
+            at = min(at, taken[0])
+            if taken[1] is None:
+                return at, None
+            found += [i for i in taken[1] if _is_of(run, i)]
+        return at, tuple(found)
 
-    def _ask(self, provider: str, namespace: Namespace) -> Sequence[Instance] | None:
+    def _ask(self, provider: str, member: str, namespace: Namespace) -> Sequence[Instance] | None:
+        """The list of a provider, or of one marketplace among several that stand for one."""
         try:
-            found = self._context.bound(provider).provider.find(namespace=namespace)
-        except ProviderError as e:
-            self.trouble[provider] = f"{provider} does not list its instances: {e.message}"
+            bound = self._context.bound(provider)
+            if not member:
+                found = bound.provider.find(namespace=namespace)
+            elif member in bound.members:
+                listed = bound.members[member].provider.find(namespace=namespace)
+                found = [replace(i, instance_id=named(member, i.instance_id)) for i in listed]
+            else:
+                raise ProviderError(f"{member} cannot be used from this computer")
+        except TuneError as e:
+            self.trouble[provider] = f"{member or provider} does not list its instances: {e.message}"
             return None
         self.trouble.pop(provider, None)
         return found
+
+
+def _concerned(bound: Bound, run: Run) -> Iterable[str]:
+    """Whose lists a run depends on: of several marketplaces those where something of it may be.
+
+    What is down at one must not keep a run from going on at another.
+    """
+    if not bound.members:
+        return [""]
+    lately = {a.offer.provider for a in run.attempts if a.ended_at is None and not a.refused}
+    return sorted(lately)
 
 
 def _is_of(run: Run, instance: Instance) -> bool:
@@ -175,7 +228,7 @@ class Look:
         try:
             remote = self.context.bound(run.provider).connect(instance)
             try:
-                put_secrets(remote, self.context.secrets)
+                put_secrets(remote, self.context.secrets_for(run))
                 age_s = agent_age_s(remote)
             finally:
                 remote.close()

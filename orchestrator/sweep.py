@@ -20,7 +20,8 @@ from orchestrator.errors import (
 )
 from orchestrator.observe import Context
 from orchestrator.providers.base import Provider
-from orchestrator.types import Instance, Namespace, RunId, TokenParts, parse_token
+from orchestrator.providers.market import split
+from orchestrator.types import Instance, InstanceId, Namespace, RunId, TokenParts, parse_token
 
 CONFIRM_S = 120.0  # marketplaces have taken a minute to let go
 LOOK_AGAIN_S = 5.0
@@ -177,9 +178,11 @@ def _note_unbacked(context: Context, lists: Mapping[str, Sequence[Instance]], re
             report.troubles.append(e.message)
             continue
         current = run.attempt
-        if run.provider not in lists or current is None or current.instance_id is None or current.ended_at:
+        if current is None or current.instance_id is None or current.ended_at:
             continue
-        if all(i.instance_id != current.instance_id for i in lists[run.provider]):
+        provider = current.offer.provider if current.offer.provider in split(run.provider) else run.provider
+        known = {current.instance_id, InstanceId(current.instance_id.removeprefix(f"{provider}/"))}
+        if provider in lists and all(i.instance_id not in known for i in lists[provider]):
             report.unbacked.append(run_id)
 
 

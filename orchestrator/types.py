@@ -165,7 +165,8 @@ class Offer:
     disk_gb: float = 0.0
     host_ram_gib: float = 0.0
     host_id: str = ""  # the machine behind the offer, to be remembered when it is to blame
-    idle_usd_per_hour: Decimal = Decimal(0)  # the part of the price that is billed while it starts, or is stopped
+    idle_usd_per_hour: Decimal | None = None  # the part of the price that is billed while it is stopped; None: all
+    starting_bills: bool = True  # the whole price runs while it starts; False: only the idle part does
     download_usd_per_gb: Decimal = Decimal(0)  # traffic into the instance
     upload_usd_per_gb: Decimal = Decimal(0)  # traffic out of it
     cuda: float = 0.0  # highest CUDA version its driver takes; 0: unknown
@@ -340,7 +341,8 @@ class Attempt:
     usd_per_hour: Decimal | None = None  # as the marketplace bills it, read back from the instance
     host_id: str = ""  # of the instance, where it is another than the offer's
     stopped_at: datetime | None = None  # first seen stopped: from then on only its disk bills
-    keys_until: datetime | None = None  # the bucket's keys on the instance are good until then; None: no such limit
+    keys_at: datetime | None = None  # when the bucket's keys were last put on the instance
+    keys_until: datetime | None = None  # until when those keys are good; None: no such limit
     bill: Bill | None = None  # what the marketplace says it has cost
 
 

@@ -12,6 +12,7 @@ from orchestrator.cli.render import Renderer
 from orchestrator.clock import SystemClock
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from orchestrator.cli.settings import Settings
@@ -62,11 +63,51 @@ class Session:
 
     def provider(self, name: str) -> Bound:
         """The provider of that name, or the error that keeps it from being used."""
+        from orchestrator.providers.market import split
         from orchestrator.providers.registry import get_provider
 
         if name not in self._bound:
-            self._bound[name] = get_provider(name, settings=self.provider_settings(name))
+            parts = split(name)
+            if len(parts) > 1:
+                self._bound[name] = self._market(parts)
+            else:
+                self._bound[name] = get_provider(name, settings=self.provider_settings(name))
         return self._bound[name]
+
+    def _market(self, names: Sequence[str]) -> Bound:
+        """Several marketplaces as one. One whose key is missing is left out, and said, as long as another is left."""
+        from orchestrator.errors import CredentialsMissing
+        from orchestrator.providers.market import bind
+
+        members: dict[str, Bound] = {}
+        missing: list[CredentialsMissing] = []
+        for name in names:
+            try:
+                members[name] = self.provider(name)
+            except CredentialsMissing as e:
+                missing.append(e)
+        if not members:
+            raise missing[0]
+        for one in missing:
+            self.render.note(f"note: {one.message}; going on with {', '.join(members)}")
+        return bind(members)
+
+    def provider_name(self, asked: str) -> str:
+        """How a run remembers whom it may rent from: sorted, and `any` is every marketplace that can be used now."""
+        from orchestrator.errors import CredentialsMissing
+        from orchestrator.providers.market import SEPARATOR, split
+
+        if asked != "any":
+            return SEPARATOR.join(split(asked)) or asked
+        usable, missing = [], []
+        for row in self.provider_rows():
+            if row.capabilities and self.provider(row.name).is_elsewhere:
+                usable.append(row.name)
+            elif not row.capabilities:
+                missing.append(f"{row.name}: {row.reason}")
+        if not usable:
+            raise CredentialsMissing("no marketplace can be used", hint="; ".join(missing) or "run `tune providers`")
+        return SEPARATOR.join(usable)
 
     @cached_property
     def context(self) -> Context:

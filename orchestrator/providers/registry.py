@@ -44,6 +44,7 @@ class Bound:
     connect: Callable[[Instance], Remote]
     account: Account | None = None  # where the marketplace tells of money
     is_elsewhere: bool = False  # its instances are other people's computers: see `bootstrap`
+    members: Mapping[str, Bound] = field(default_factory=dict)  # of several marketplaces that stand for one
 
 
 Builder = Callable[[ProviderSettings], Bound]
@@ -77,10 +78,12 @@ def get_provider(
     Whatever keeps it from being used is an error of ours: CredentialsMissing as the provider raised it, UsageError for
     a name that means nothing or two things, ProviderRejected for code that does not load.
     """
-    from orchestrator.providers.retrying import Retrying
+    from orchestrator.providers.retrying import Retrying, RetryingAccount
 
+    clock = clock or SystemClock()
     bound = _build(name, settings, _table(plugins))
-    return replace(bound, provider=Retrying(bound.provider, clock=clock or SystemClock()))
+    account = RetryingAccount(bound.account, clock=clock) if bound.account else None
+    return replace(bound, provider=Retrying(bound.provider, clock=clock), account=account)
 
 
 def describe(*, settings: ProviderSettings, plugins: Iterable[EntryPoint] | None = None) -> tuple[Row, ...]:

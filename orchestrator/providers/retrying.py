@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from datetime import datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, TypeVar
 
 import tenacity
 
 from orchestrator.clock import Clock
 from orchestrator.errors import ProviderUnavailable, RateLimited
-from orchestrator.providers.base import Capabilities, Provider
-from orchestrator.types import Instance, InstanceId, LaunchSpec, Namespace, Offer, Requirements, Token
+from orchestrator.providers.base import Account, Capabilities, Provider
+from orchestrator.types import Bill, Instance, InstanceId, LaunchSpec, Namespace, Offer, Requirements, Token
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
@@ -87,3 +89,27 @@ class Retrying:
 
     def _patiently(self, ask: Callable[[], T]) -> T:
         return policy(self._clock)(ask)
+
+
+class RetryingAccount:
+    """The same patience with the questions about money. A bid is changed once."""
+
+    def __init__(self, inner: Account, *, clock: Clock) -> None:
+        self._inner = inner
+        self._clock = clock
+
+    def balance_usd(self, *, timeout_s: float = 30) -> Decimal | None:
+        """What is left to spend."""
+        return policy(self._clock)(lambda: self._inner.balance_usd(timeout_s=timeout_s))
+
+    def billed(
+        self, instance_id: InstanceId, *, since: datetime, until: datetime, timeout_s: float = 30
+    ) -> Bill | None:
+        """What has been charged for one instance."""
+        return policy(self._clock)(
+            lambda: self._inner.billed(instance_id, since=since, until=until, timeout_s=timeout_s)
+        )
+
+    def rebid(self, instance_id: InstanceId, usd_per_hour: Decimal, *, timeout_s: float = 30) -> None:
+        """Change a bid, once."""
+        self._inner.rebid(instance_id, usd_per_hour, timeout_s=timeout_s)

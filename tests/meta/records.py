@@ -19,6 +19,7 @@ from orchestrator.storage.runs import NameClaim
 from orchestrator.types import (
     ArtifactManifest,
     Attempt,
+    Bill,
     CheckpointManifest,
     ExitRecord,
     Heartbeat,
@@ -38,7 +39,30 @@ from orchestrator.types import (
 GOLDEN = Path(__file__).parent / "golden"
 T = datetime(2026, 11, 30, 20, 22, 37, 125000, tzinfo=UTC)
 FILE = StoredFile("adapter_model.safetensors", "runs/1sjnsbkkw4/a1/blobs/" + "ab" * 32, 1234, "ab" * 32)
-OFFER = Offer("local", "o-1", Decimal("0.4123"), True, "RTX 4090", 1, 24.0, 100.0, 64.0, "host-7")
+OFFER = Offer(
+    "local",
+    "o-1",
+    Decimal("0.4123"),
+    True,
+    "RTX 4090",
+    1,
+    24.0,
+    100.0,
+    64.0,
+    "host-7",
+    idle_usd_per_hour=Decimal("0.0123"),
+    starting_bills=False,
+    download_usd_per_gb=Decimal("0.002"),
+    upload_usd_per_gb=Decimal("0.003"),
+    cuda=12.8,
+    compute_capability=8.9,
+    download_mbps=800.0,
+    upload_mbps=400.0,
+    reliability=0.99,
+    region="DE",
+    lasts_s=864000.0,
+    details={"bid": "0.40"},
+)
 ATTEMPT = Attempt(
     number=2,
     token=Token("tune-f8rj9t-1sjnsbkkw4-a2"),
@@ -60,6 +84,12 @@ ATTEMPT = Attempt(
     bootstrapped_at=T,
     refused=True,
     exit_code=75,
+    usd_per_hour=Decimal("0.4100"),
+    host_id="host-7",
+    stopped_at=T,
+    keys_at=T,
+    keys_until=T,
+    bill=Bill(Decimal("0.3"), Decimal("0.01"), Decimal("0.02"), Decimal("0.005"), is_final=True),
 )
 RUN = Run(
     run_id=RunId("1sjnsbkkw4"),
@@ -88,7 +118,21 @@ RUN = Run(
     reason="the budget is used up",
     excluded_hosts=("host-3",),
     excluded_offers=("o-0",),
-    want=Requirements(1, 24.0, 100.0, 32.0, "require", Decimal("0.60")),
+    want=Requirements(
+        1,
+        24.0,
+        100.0,
+        32.0,
+        "require",
+        Decimal("0.60"),
+        gpu_names=("RTX4090",),
+        min_cuda=12.8,
+        download_gb=20.0,
+        upload_gb=5.0,
+        expected_hours=3.5,
+        image="org/image:1",
+    ),
+    needs=("HF_TOKEN",),
     limits=Limits(budget_usd=Decimal("6.00"), deadline_s=43200.0),
     writer="0011223344556677",
 )

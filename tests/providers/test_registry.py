@@ -50,7 +50,7 @@ def test_the_local_provider_comes_with_its_options_patience_and_a_way_in(setting
 
 def test_a_plugin_joins_the_built_in_ones(settings: ProviderSettings) -> None:
     plugins = [plugin("acme", "build_good")]
-    assert registry.names(plugins=plugins) == ("acme", "local", "sim")
+    assert registry.names(plugins=plugins) == ("acme", "local", "runpod", "sim", "vastai")
     assert registry.get_provider("acme", settings=settings, plugins=plugins).provider.offers(Requirements())
 
 

@@ -55,7 +55,7 @@ MUTANTS = (
             ),
             (
                 "absence",
-                "    if now - attempt.missing_since < timedelta(seconds=policy.absence_gap_s):\n        return attempt\n",
+                "    if now - attempt.missing_since < timedelta(seconds=gap_s):\n        return attempt\n",
                 "",
             ),
         ),
@@ -73,7 +73,7 @@ MUTANTS = (
             ("absence", "or now < attempt.quiet_after or not", "or not"),
             (
                 "absence",
-                "    if now - attempt.missing_since < timedelta(seconds=policy.absence_gap_s):\n        return attempt\n",
+                "    if now - attempt.missing_since < timedelta(seconds=gap_s):\n        return attempt\n",
                 "",
             ),
         ),
@@ -299,7 +299,7 @@ MUTANTS = (
     ),
     Mutant(
         "money counts from the reply",
-        (("money", "(until - attempt.intended_at)", "(until - (attempt.running_at or until))"),),
+        (("money", "_hours(attempt.intended_at, _end(", "_hours(attempt.running_at or now, _end("),),
         scene="an_unclear_create_is_settled_by_looking",
     ),
     Mutant(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 
 from orchestrator.money import ledger
-from orchestrator.types import Outcome, Phase
+from orchestrator.types import Bill, Offer, Outcome, Phase
 from tests.unit.cases import NOW, ago, attempt, ended, run
 
 
@@ -54,3 +55,41 @@ def test_attempts_add_up_and_a_resume_starts_a_new_allowance() -> None:
 
 def test_a_clock_that_jumped_back_never_pays_out() -> None:
     assert ledger(run(Phase.RUNNING, attempt(intended_at=NOW)), ago(100)).total_usd == 0
+
+
+def test_a_price_read_back_from_the_marketplace_is_the_one_that_counts() -> None:
+    told = ledger(run(Phase.RUNNING, attempt(usd_per_hour=Decimal("0.50"))), NOW)
+    assert told.total_usd == Decimal("0.50")
+
+
+def test_while_stopped_only_the_disk_costs() -> None:
+    outbid = ended(1, running_at=ago(3600), stopped_at=ago(1800), ended_at=NOW, offer=_with_idle("0.02"))
+    assert ledger(run(Phase.PENDING, outbid), NOW).total_usd == Decimal("0.18") + Decimal("0.01")
+
+
+def test_a_marketplace_that_charges_no_gpu_while_it_starts_is_not_counted_so() -> None:
+    boots = attempt(running_at=ago(1800), offer=_with_idle("0.02", starting_bills=False))
+    assert ledger(run(Phase.RUNNING, boots), NOW).total_usd == Decimal("0.01") + Decimal("0.18")
+
+
+def test_the_first_not_found_is_the_end_of_billing_and_the_second_the_proof() -> None:
+    gone = ended(1, missing_since=ago(1830), ended_at=ago(1800))
+    assert ledger(run(Phase.PENDING, gone), NOW).total_usd == Decimal("0.177")
+
+
+def test_what_the_marketplace_has_charged_replaces_what_our_clock_says() -> None:
+    bill = Bill(gpu_usd=Decimal("0.2"), disk_usd=Decimal("0.01"), traffic_usd=Decimal("0.03"), is_final=True)
+    told = ledger(run(Phase.PENDING, ended(1, bill=bill)), NOW)
+    assert told.total_usd == Decimal("0.24")
+    assert told.entries[0].is_billed
+
+
+def test_a_bill_that_is_not_the_last_word_only_adds() -> None:
+    late = ended(1, bill=Bill(gpu_usd=Decimal("0.01")))
+    assert ledger(run(Phase.PENDING, late), NOW).total_usd == ledger(run(Phase.PENDING, ended(1)), NOW).total_usd
+    dear = ended(1, bill=Bill(gpu_usd=Decimal(9)))
+    assert ledger(run(Phase.PENDING, dear), NOW).total_usd == 9
+
+
+def _with_idle(usd: str, **changes: object) -> Offer:
+    return replace(attempt().offer, idle_usd_per_hour=Decimal(usd), **changes)  # type: ignore[arg-type]
