@@ -17,6 +17,18 @@ if TYPE_CHECKING:
 KEYS = ("storage", "state_dir", "provider", "storage_options", "providers")
 VARIABLES = {"storage": "TUNE_STORAGE", "state_dir": "TUNE_STATE_DIR", "provider": "TUNE_PROVIDER"}
 DEFAULT_PROVIDER = "local"
+# What may stand under [storage] beside `url`. None is a key or a token: those come from the environment or AWS's files.
+STORAGE_KEYS = (
+    "endpoint_url",
+    "region",
+    "addressing_style",
+    "profile",
+    "single_writer",
+    "role_arn",
+    "sts_endpoint_url",
+    "send_own_keys",
+    "session_s",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +54,7 @@ def load(*, config: str | None = None, storage: str | None = None) -> Settings:
         from_variable = os.environ.get(variable, "").strip()
         if from_variable:
             values[key], origins[key] = from_variable, f"${variable}"
-        elif key in table:
+        elif table.get(key):
             values[key], origins[key] = table[key], str(path)
     if storage:
         values["storage"], origins["storage"] = storage, "--storage"
@@ -50,6 +62,11 @@ def load(*, config: str | None = None, storage: str | None = None) -> Settings:
         raise UsageError(
             "\n  ".join([f"{path}: {_count(len(problems))}", *map(str, problems)]),
             hint="`tune doctor` checks the whole setup",
+        )
+    if not values.get("storage") and table.get("storage_options") and "storage" in table:
+        raise UsageError(
+            f"{path}: [storage] says how, and nothing says where",
+            hint='add url = "s3://my-bucket/tune" below [storage]',
         )
     here = path.parent if path and origins.get("state_dir") == str(path) else Path.cwd()
     state_dir = (here / Path(values["state_dir"]).expanduser()) if "state_dir" in values else state_home() / "tune"
@@ -159,6 +176,8 @@ def _checked(table: Mapping[str, Any], text: str, path: Path) -> tuple[dict[str,
         if key not in KEYS:
             near = difflib.get_close_matches(key, KEYS, n=1)
             wrong(key, "unknown key", f"did you mean {near[0]}?" if near else f"known keys: {', '.join(KEYS)}")
+        elif key == "storage" and isinstance(value, dict):
+            _storage_table(value, good, wrong)
         elif key in VARIABLES:
             if not isinstance(value, str) or not value.strip():
                 wrong(key, "must be a non-empty string")
@@ -167,13 +186,32 @@ def _checked(table: Mapping[str, Any], text: str, path: Path) -> tuple[dict[str,
         elif not isinstance(value, dict):
             wrong(key, f"must be a table: [{key}]")
         elif key == "storage_options":
-            good[key] = _strings(key, value, wrong)
+            for name in value.keys() & good.get(key, {}).keys():
+                wrong(f"storage_options.{name}", "stands under [storage], too", "keep one")
+            good[key] = {**good.get(key, {}), **_strings(key, value, wrong)}
         else:
             for name, options in value.items():
                 if not isinstance(options, dict):
                     wrong(f"providers.{name}", f"must be a table: [providers.{name}]")
             good[key] = {n: _strings(f"providers.{n}", o, wrong) for n, o in value.items() if isinstance(o, dict)}
     return good, problems
+
+
+def _storage_table(table: Mapping[str, Any], good: dict[str, Any], wrong: Any) -> None:
+    """`[storage]` with `url` and the options beside it: the same as `storage` and `[storage_options]`."""
+    options = _strings("storage", table, wrong)
+    for key in [key for key in options if key not in ("url", *STORAGE_KEYS)]:
+        near = difflib.get_close_matches(key, ("url", *STORAGE_KEYS), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known here: url, {', '.join(STORAGE_KEYS)}"
+        wrong(f"storage.{key}", "unknown key", hint)
+        del options[key]
+    url = options.pop("url", "")
+    if "url" in table and not url.strip():
+        wrong("storage.url", "must be a non-empty string")
+    good["storage"] = url
+    for name in options.keys() & good.get("storage_options", {}).keys():
+        wrong(f"storage_options.{name}", "stands under [storage], too", "keep one")
+    good["storage_options"] = {**options, **good.get("storage_options", {})}
 
 
 def _strings(where: str, table: Mapping[str, Any], wrong: Any) -> dict[str, str]:

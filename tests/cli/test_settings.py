@@ -30,6 +30,44 @@ def test_a_file_says_where_runs_are_kept(tmp_path: Path) -> None:
     assert found.providers == {"local": {"offers": "3"}}
 
 
+def test_a_table_says_where_runs_are_kept_and_how(tmp_path: Path) -> None:
+    config = write(
+        tmp_path,
+        '[storage]\nurl = "s3://bucket/tune"\nendpoint_url = "http://127.0.0.1:9"\nsingle_writer = true\n'
+        '[storage_options]\nregion = "auto"\n[providers.vastai]\napi_url = "http://127.0.0.1:8"\n',
+    )
+    found = settings.load(config=config)
+    assert found.storage == "s3://bucket/tune"
+    assert found.storage_options == {"endpoint_url": "http://127.0.0.1:9", "single_writer": "true", "region": "auto"}
+    assert found.providers == {"vastai": {"api_url": "http://127.0.0.1:8"}}
+
+
+def test_mistakes_in_the_storage_table_are_told_with_their_lines(tmp_path: Path) -> None:
+    config = write(
+        tmp_path,
+        '[storage]\nurl = ""\nendpoint = "http://x"\nsingle_writer = []\nregion = "a"\n[storage_options]\nregion = "b"\n',
+    )
+    with pytest.raises(UsageError) as caught:
+        settings.load(config=config)
+    message = caught.value.message
+    assert "4 problems" in message
+    assert f"{config}:2: storage.url - must be a non-empty string" in message
+    assert f"{config}:3: storage.endpoint - unknown key; did you mean endpoint_url?" in message
+    assert f"{config}:4: storage.single_writer - must be a string" in message
+    assert "storage_options.region - stands under [storage], too; keep one" in message
+
+
+def test_a_storage_table_without_a_url_never_means_the_default_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = write(tmp_path, '[storage]\nendpoint_url = "http://127.0.0.1:9"\n')
+    with pytest.raises(UsageError, match="nothing says where"):
+        settings.load(config=config)
+    monkeypatch.setenv("TUNE_STORAGE", "s3://from-variable")
+    found = settings.load(config=config)
+    assert (found.storage, found.storage_options) == ("s3://from-variable", {"endpoint_url": "http://127.0.0.1:9"})
+
+
 def test_without_a_file_everything_lies_below_the_home(tmp_path: Path) -> None:
     home = Path(os.environ["HOME"])
     found = settings.load()
