@@ -163,7 +163,8 @@ def backoff(run: Run) -> timedelta:
 def blame(run: Run, attempt: Attempt, host_id: str) -> Run:
     """Remember a host that an attempt failed on, so that the next one goes elsewhere."""
     host = host_id or attempt.offer.host_id
-    if attempt.outcome not in BLAMED_ON_HOST or not host or host in run.excluded_hosts:
+    never_ran = attempt.outcome is Outcome.PREEMPTED and attempt.running_at is None and attempt.stopped_at is not None
+    if not (attempt.outcome in BLAMED_ON_HOST or never_ran) or not host or host in run.excluded_hosts:
         return run
     return replace(run, excluded_hosts=(*run.excluded_hosts, host))
 

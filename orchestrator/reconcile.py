@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from orchestrator import upkeep
+from orchestrator.absence import instance_of
 from orchestrator.acts import Renting, amend, prune, put_agent, terminate
 from orchestrator.errors import RunConflict, TerminationUnconfirmed, TuneError
 from orchestrator.observe import Context, Listing, Look
@@ -88,7 +90,12 @@ def _pass(context: Context, run: Run, version: str, listing: Listing) -> Pass:
         events += told
     if run.phase is Phase.TERMINATING and after.phase is not Phase.TERMINATING:
         troubles += prune(context, after)
-    return Pass(after, step, step.wait_s, tuple(events), tuple(troubles))
+    troubles += upkeep.remember_hosts(context, run, after)
+    instance = instance_of(after.attempts[-1], seen.listed, seen.answers) if after.attempts else None
+    after, told = upkeep.renew_keys(context, after, instance, now)
+    troubles += told
+    after, told = upkeep.settle_bills(context, after, now)
+    return Pass(after, step, step.wait_s, tuple(events), tuple(troubles + told))
 
 
 def reconcile_all(context: Context) -> AllPasses:

@@ -28,6 +28,7 @@ from orchestrator.types import (
 )
 
 SAVE_AND_EXIT = "save_and_exit"
+SECOND_LOOK_S = 1.0  # a state that leads nowhere is believed at the next look
 SLOW_END_S = 600.0  # an instance that will not go for ten minutes is worth a person's look
 
 
@@ -179,11 +180,17 @@ def _lost(case: _Case) -> Step | None:
     current = case.current
     if case.run.phase is Phase.PENDING or current is None or not case.is_lost:
         return None
+    if case.instance and current.running_at is None:
+        return _end(case, Outcome.PREEMPTED, _in_their_words(case.instance, "stopped before it ever ran"))
     if case.instance:
-        return _end(case, Outcome.PREEMPTED, "the provider stopped the instance")
+        return _end(case, Outcome.PREEMPTED, _in_their_words(case.instance, "the provider stopped the instance"))
     if current.first_seen_at is None:
         return _end(case, Outcome.NOT_LAUNCHED, "the instance never appeared")
     return _end(case, Outcome.PREEMPTED, "the instance is gone")
+
+
+def _in_their_words(instance: Instance | None, what: str) -> str:
+    return f"{what} ({instance.says})" if instance and instance.says else what
 
 
 def _end(case: _Case, outcome: Outcome, reason: str) -> Step:
@@ -278,7 +285,7 @@ def _provisioning(case: _Case) -> Step:
         waited = f"not ready within {run.limits.launch_timeout_s:g} s"
         return _end(case, Outcome.UNREACHABLE, waited)
     odd = instance is not None and instance.state is InstanceState.UNKNOWN
-    return _unless_too_long(case, odd, case.policy.absence_gap_s, "the provider cannot say what the instance does", 5)
+    return _unless_too_long(case, odd, SECOND_LOOK_S, _in_their_words(case.instance, "the instance does not come up"), 5)
 
 
 def _bootstrapping(case: _Case) -> Step:
