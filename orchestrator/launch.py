@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from orchestrator import codec, keys
 from orchestrator.errors import AlreadyExists, Problem, RecipeError, RunConflict, RunNotFound, UsageError
 from orchestrator.handover import JobFile, JobFiles
 from orchestrator.leaks import Scanner, suspicious_name
+from orchestrator.recipe import needs
 from orchestrator.recipe.model import TuneBlock
 from orchestrator.types import Limits, Requirements, Run, RunId, new_run_id
 
@@ -28,6 +29,13 @@ if TYPE_CHECKING:
 JOB_FILE = "trainer/job.json"
 MAX_NAME_BYTES = 180  # in the bucket, quoted; file systems take names up to 255
 _CHUNK = 1 << 20
+# What an instance elsewhere is rented with where the recipe does not say: the training stack unpacked is about 10 GB,
+# and base model, checkpoints and caches of the sizes that fit one GPU have room in the rest.
+DEFAULT_DISK_GB = 50.0
+TINY_DISK_GB = 16.0  # without a GPU: the CPU stack takes about 4 GB
+COPIES_ON_DISK = 3  # of a model that is sent along: as fetched, in the checkpoints, in the artifact
+STACK_DOWNLOAD_GB = 4.0  # the pinned training stack with CUDA, as wheels
+TINY_STACK_DOWNLOAD_GB = 1.0
 _UNFIT_FOR_NAMES = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 Count = Callable[[int], None]
@@ -46,10 +54,16 @@ class Prepared:
     notices: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     job: RenderedJob | None = None  # keeps the trainer's temporary files alive until they are sent
+    is_elsewhere: bool = False  # the instance will be another computer
 
     @property
     def upload_bytes(self) -> int:
         return sum(file.size for file in self.files.files)
+
+    @property
+    def want(self) -> Requirements:
+        """What the instance must have."""
+        return want(self.recipe.tune, is_elsewhere=self.is_elsewhere, sent_gb=self.upload_bytes / 1e9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +88,7 @@ def prepare(
     recipe: Recipe,
     *,
     provider: str,
+    is_elsewhere: bool = False,
     name: str = "",
     allow_secret_files: bool = False,
     own_secrets: Iterable[tuple[str, str]] = (),
@@ -83,6 +98,7 @@ def prepare(
 ) -> Prepared:
     """Everything that can be refused is refused here, before a byte is sent or a cent is spent.
 
+    `is_elsewhere`: the provider's instances are other computers, so that what lies on this one is sent along.
     `on_note` is told what takes a while before the first row is read, such as a model that is made ready.
     """
     from orchestrator.recipe import check_provider, data
@@ -97,12 +113,12 @@ def prepare(
         raise RecipeError(f"{recipe.path}: the trainer {trainer.name} cannot do this", problems)
     tokenizer = trainer.prepare(recipe, progress=on_note)
     report = data.check(recipe, tokenizer=tokenizer, progress=on_rows)
-    job = trainer.render(recipe, report)
+    job = trainer.render(recipe, report, is_elsewhere=is_elsewhere)
     contents: dict[str, bytes | Path] = {**_named_files(recipe), **job.files, JOB_FILE: codec.dump(job.spec)}
     files, suspects = _measure(contents, recipe, tuple(own_secrets), on_bytes)
     warnings = _judge(suspects, recipe, allowed=allow_secret_files)
     notices = (*recipe.notices, *trainer.notices(recipe))
-    return Prepared(recipe, report, provider, name, contents, files, notices, warnings, job)
+    return Prepared(recipe, report, provider, name, contents, files, notices, warnings, job, is_elsewhere)
 
 
 def check_name(name: str) -> str:
@@ -164,18 +180,32 @@ def _record(prepared: Prepared, runs: RunStore, run_id: RunId, name: str, now: d
         recipe_sha256=prepared.recipe.sha256,
         data_sha256=prepared.report.data_sha256,
         provider=prepared.provider,
-        want=_want(prepared.recipe.tune),
+        want=prepared.want,
+        needs=needs.secrets(prepared.recipe),
         limits=Limits(**{limit.name: getattr(prepared.recipe.tune, limit.name) for limit in fields(Limits)}),
     )
 
 
-def _want(tune: TuneBlock) -> Requirements:
-    return Requirements(
+def want(tune: TuneBlock, *, is_elsewhere: bool, sent_gb: float = 0.0) -> Requirements:
+    """What an instance must have for a recipe, of which so much is sent along."""
+    asked = Requirements(
         gpu_count=tune.gpu_count or 0,
         vram_gib=tune.min_vram_gib or 0.0,
         disk_gb=tune.disk_gb or 0.0,
         spot=tune.spot,
         max_usd_per_hour=tune.max_usd_per_hour,
+        gpu_names=tune.gpu,
+        image=tune.image or "",
+    )
+    if not is_elsewhere:
+        return asked
+    is_tiny = tune.gpu_count == 0
+    return replace(
+        asked,
+        gpu_count=1 if tune.gpu_count is None else tune.gpu_count,
+        disk_gb=tune.disk_gb or round((TINY_DISK_GB if is_tiny else DEFAULT_DISK_GB) + COPIES_ON_DISK * sent_gb, 1),
+        download_gb=round((TINY_STACK_DOWNLOAD_GB if is_tiny else STACK_DOWNLOAD_GB) + sent_gb, 3),
+        upload_gb=round(COPIES_ON_DISK * sent_gb, 3),
     )
 
 

@@ -28,6 +28,7 @@ COMMANDS = {  # name -> "module:attribute", in the order of `tune --help`
     "pull": "pull:pull",
     "reconcile": "reconcile:reconcile",
     "sweep": "sweep:sweep",
+    "offers": "offers:offers",
     "validate": "validate:validate",
     "init": "init:init",
     "schema": "schema:schema",

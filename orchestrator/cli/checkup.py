@@ -6,33 +6,20 @@ import secrets
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from orchestrator.errors import AlreadyExists, StorageError, TuneError, UsageError, VersionConflict
+from orchestrator.errors import CredentialsMissing, TuneError, UsageError
+from orchestrator.findings import FAIL, OK, WARN, Finding
 
 if TYPE_CHECKING:
     from orchestrator.cli.session import Session
-    from orchestrator.storage.base import Store
 
-OK, WARN, FAIL = "ok", "warn", "fail"
 SKEW_S = 60.0  # a clock that wrong makes log lines hard to read; S3 refuses requests from 15 minutes on
 SKEW_REFUSED_S = 900.0
 LITTLE_DISK_GB = 5.0
 OLDEST_PYTHON = (3, 11)
 TRAINING = ("torch", "transformers", "peft", "trl", "accelerate", "datasets", "bitsandbytes")
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was looked at."""
-
-    status: str  # ok | warn | fail
-    what: str
-    text: str
-    hint: str = ""
-    exit_code: int = TuneError.exit_code  # of the program, when this is the first failure
 
 
 def check_up(session: Session) -> Iterator[Finding]:
@@ -41,7 +28,7 @@ def check_up(session: Session) -> Iterator[Finding]:
     try:
         settings = session.settings
     except UsageError as e:
-        yield Finding(FAIL, "config", e.message, e.hint, e.exit_code)
+        yield Finding.of("config", e)
         return
     yield Finding(OK, "config", f"{settings.source or 'no file, defaults'}; storage {settings.storage}")
     for what, check in (
@@ -59,7 +46,7 @@ def _guarded(what: str, check: Callable[[Session], Iterator[Finding]], session: 
     try:
         yield from check(session)
     except TuneError as e:
-        yield Finding(FAIL, what, e.message, e.hint, e.exit_code)
+        yield Finding.of(what, e)
 
 
 def _python() -> Finding:
@@ -78,7 +65,9 @@ def _state_dir(session: Session) -> Iterator[Finding]:
         probe.unlink()
         free_gb = shutil.disk_usage(folder).free / 1e9
     except OSError as e:
-        yield Finding(FAIL, "state", f"{folder}: {e.strerror}", "set state_dir to a folder that you may write to", 2)
+        yield Finding(
+            FAIL, "state", f"{folder}: {e.strerror}", "set state_dir to a folder that you may write to", UsageError
+        )
         return
     if free_gb < LITTLE_DISK_GB:
         yield Finding(WARN, "state", f"{folder}: {free_gb:.1f} GB free", "a small model and its checkpoints need more")
@@ -87,40 +76,9 @@ def _state_dir(session: Session) -> Iterator[Finding]:
 
 
 def _storage(session: Session) -> Iterator[Finding]:
-    store = session.runs.store
-    key = f"doctor/{secrets.token_hex(8)}"
-    try:
-        first = store.put_new(key, b"one")
-        second = store.put_if(key, b"two", version=first.version)
-        whole = store.get(key).data == b"two"
-        refuses = _refuses_what_it_must(store, key, stale=first.version)
-        listed = any(info.key == key and info.version == second.version for info in store.scan("doctor/"))
-    finally:
-        store.delete(key)
-    if not whole or not listed:
-        why = "what was written is not read back" if not whole else "what was written is not listed"
-        yield Finding(FAIL, "storage", f"{store.url}: {why}", "this store cannot keep runs", StorageError.exit_code)
-    elif not refuses:
-        yield Finding(
-            FAIL,
-            "storage",
-            f"{store.url}: it ignores conditional writes",
-            "two computers would rent twice; use a store that knows If-None-Match and If-Match",
-            StorageError.exit_code,
-        )
-    else:
-        yield Finding(OK, "storage", f"{store.url}: writes, reads, lists, and refuses stale writes")
+    from orchestrator.preflight import storage_findings
 
-
-def _refuses_what_it_must(store: Store, key: str, *, stale: str) -> bool:
-    try:
-        store.put_new(key, b"three")
-    except AlreadyExists:
-        try:
-            store.put_if(key, b"four", version=stale)
-        except VersionConflict:
-            return True
-    return False
+    yield from storage_findings(session.runs.store)
 
 
 def _clock(session: Session) -> Iterator[Finding]:
@@ -142,13 +100,13 @@ def _providers(session: Session) -> Iterator[Finding]:
         if row.capabilities:
             yield Finding(OK, "provider", f"{row.name}{mark}: usable")
         elif row.name == chosen:
-            yield Finding(FAIL, "provider", f"{row.name}{mark}: {row.reason}", "set provider to another one", 11)
+            yield Finding(
+                FAIL, "provider", f"{row.name}{mark}: {row.reason}", "set provider to another one", CredentialsMissing
+            )
         else:
             yield Finding(WARN, "provider", f"{row.name}: {row.reason}")
     if chosen not in {row.name for row in rows}:
-        yield Finding(
-            FAIL, "provider", f"there is no provider {chosen!r}", "run `tune providers`", UsageError.exit_code
-        )
+        yield Finding(FAIL, "provider", f"there is no provider {chosen!r}", "run `tune providers`", UsageError)
 
 
 def _trainer(session: Session) -> Iterator[Finding]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import typer
 
 EXAMPLES = ("tune doctor",)
@@ -11,8 +9,9 @@ EXAMPLES = ("tune doctor",)
 
 def doctor() -> None:
     """Check the whole setup: config, storage, providers, training stack, clock, cron. Exits non-zero on a failure."""
-    from orchestrator.cli.checkup import FAIL, Finding, check_up
+    from orchestrator.cli.checkup import check_up
     from orchestrator.cli.session import Session
+    from orchestrator.findings import FAIL, Finding
 
     session = Session()
     findings: list[Finding] = []
@@ -23,7 +22,7 @@ def doctor() -> None:
             session.render.say(f"{'':<15} hint: {finding.hint}")
         session.render.flush()
     failures = [finding for finding in findings if finding.status == FAIL]
-    checks = [{key: value for key, value in asdict(finding).items() if key != "exit_code"} for finding in findings]
+    checks = [{"status": f.status, "what": f.what, "text": f.text, "hint": f.hint} for f in findings]
     session.render.result({"ok": not failures, "checks": checks}, "" if failures else "all that is needed is in order")
     if failures:
         raise typer.Exit(failures[0].exit_code)
