@@ -171,12 +171,12 @@ def storage_findings(store: Store) -> Iterator[Finding]:
         listed = any(info.key == key and info.version == second.version for info in store.scan("doctor/"))
     finally:
         store.delete(key)
-    if not whole or not listed:
-        why = "what was written is not read back" if not whole else "what was written is not listed"
-        yield Finding(FAIL, "storage", f"{store.url}: {why}", "this store cannot keep runs", StorageError)
-    elif not refuses:
+    if not refuses:
         hint = "two computers would rent twice; use a store that knows If-None-Match and If-Match"
         yield Finding(FAIL, "storage", f"{store.url}: it ignores conditional writes", hint, StorageError)
+    elif not whole or not listed:
+        why = "what was written is not read back" if not whole else "what was written is not listed"
+        yield Finding(FAIL, "storage", f"{store.url}: {why}", "this store cannot keep runs", StorageError)
     else:
         yield Finding(OK, "storage", f"{store.url}: writes, reads, lists, and refuses stale writes")
 

@@ -88,7 +88,7 @@ class Hub:
                 access = self._get(f"{where}/auth-check")
                 # A mirror that does not know this question answers 404 to it; the first answer stands then.
                 trouble = None if access.status_code == 404 else self._trouble(access, wanted)
-        except OSError as e:
+        except (OSError, ValueError) as e:
             return Finding(WARN, what, f"{wanted.name}: {self.url} does not answer ({_reason(e)}); not checked")
         if isinstance(trouble, TuneError):
             return Finding.of(what, trouble)
