@@ -221,6 +221,7 @@ class LaunchSpec:
     image: str = ""
     env: Mapping[str, str] = field(default_factory=dict)  # never a long-lived secret
     public_key: str = ""  # one OpenSSH line; who holds its other half may log in
+    proof_secret: str = ""  # with it the instance vouches for its own host keys: see remote/sshpins.py
 
 
 @dataclass(frozen=True, slots=True)
