@@ -1,4 +1,4 @@
-"""The key to a run's instances: made on this computer, for this run alone, and never sent anywhere but its public half."""
+"""The key to a run's instances: made on this computer, for this run alone; only its public half leaves it."""
 
 from __future__ import annotations
 
