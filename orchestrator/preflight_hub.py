@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from orchestrator.errors import AuthRejected, CredentialsMissing, RecipeError, TuneError
-from orchestrator.findings import OK, WARN, Finding
+from orchestrator.findings import NOTE, OK, WARN, Finding
 from orchestrator.recipe.needs import HUB_TOKEN, HubRepo
 
 if TYPE_CHECKING:
@@ -148,11 +148,7 @@ class Hub:
         try:
             who = self._get("/api/whoami-v2")
             if who.status_code in (401, 403):
-                refused = AuthRejected(
-                    f"the hub refuses the token from {self.token.source}",
-                    hint=f"make a new one at {self.url}/settings/tokens",
-                )
-                return Finding.of(what, refused)
+                return Finding.of(what, self._refused())
             if not who.ok:
                 return Finding(WARN, what, f"{target}: the hub answers {who.status_code}; not checked")
             taken = self._get(f"/api/datasets/{quote(target)}").ok and not self._get(f"/api/models/{quote(target)}").ok
@@ -167,6 +163,29 @@ class Hub:
             )
             return Finding.of(what, error)
         return Finding(OK, what, f"{target} may be written")
+
+    def owner(self) -> Finding:
+        """Whose token it is, and what it may do."""
+        what = "hub"
+        if self.token is None:
+            return Finding(NOTE, what, "no token")
+        try:
+            who = self._get("/api/whoami-v2")
+            if who.status_code in (401, 403):
+                return Finding.of(what, self._refused())
+            if not who.ok:
+                return Finding(WARN, what, f"{self.url} answers {who.status_code}; the token was not checked")
+            told = who.json()
+        except (OSError, ValueError) as e:
+            return Finding(WARN, what, f"{self.url} does not answer ({_reason(e)}); the token was not checked")
+        role = _dig(told, "auth", "accessToken", "role") or "of a kind it does not tell"
+        return Finding(OK, what, f"token from {self.token.source}: {_dig(told, 'name')}, {role}")
+
+    def _refused(self) -> AuthRejected:
+        source = self.token.source if self.token else "nowhere"
+        return AuthRejected(
+            f"the hub refuses the token from {source}", hint=f"make a new one at {self.url}/settings/tokens"
+        )
 
     def _get(self, path: str) -> requests.Response:
         import requests

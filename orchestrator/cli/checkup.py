@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from orchestrator.errors import CredentialsMissing, TuneError, UsageError
+from orchestrator.cli import accounts
+from orchestrator.errors import TuneError, UsageError
 from orchestrator.findings import FAIL, OK, WARN, Finding
 
 if TYPE_CHECKING:
@@ -35,7 +37,9 @@ def check_up(session: Session) -> Iterator[Finding]:
         ("state", _state_dir),
         ("storage", _storage),
         ("clock", _clock),
-        ("providers", _providers),
+        ("provider", accounts.providers),
+        ("hub", accounts.hub),
+        ("sdks", accounts.sdks),
         ("trainer", _trainer),
         ("cron", _cron),
     ):
@@ -69,6 +73,11 @@ def _state_dir(session: Session) -> Iterator[Finding]:
             FAIL, "state", f"{folder}: {e.strerror}", "set state_dir to a folder that you may write to", UsageError
         )
         return
+    keys = folder / "ssh"
+    if keys.is_dir() and keys.stat().st_mode & 0o077:
+        yield Finding(
+            WARN, "state", f"{keys}: others on this computer may look into it", f"chmod 700 {shlex.quote(str(keys))}"
+        )
     if free_gb < LITTLE_DISK_GB:
         yield Finding(WARN, "state", f"{folder}: {free_gb:.1f} GB free", "a small model and its checkpoints need more")
     else:
@@ -90,23 +99,6 @@ def _clock(session: Session) -> Iterator[Finding]:
         yield Finding(WARN, "clock", text, "set the clock; runs are not affected, times in messages are")
     else:
         yield Finding(OK, "clock", "agrees with the storage")
-
-
-def _providers(session: Session) -> Iterator[Finding]:
-    chosen = session.settings.provider
-    rows = session.provider_rows()
-    for row in rows:
-        mark = " (the default)" if row.name == chosen else ""
-        if row.capabilities:
-            yield Finding(OK, "provider", f"{row.name}{mark}: usable")
-        elif row.name == chosen:
-            yield Finding(
-                FAIL, "provider", f"{row.name}{mark}: {row.reason}", "set provider to another one", CredentialsMissing
-            )
-        else:
-            yield Finding(WARN, "provider", f"{row.name}: {row.reason}")
-    if chosen not in {row.name for row in rows}:
-        yield Finding(FAIL, "provider", f"there is no provider {chosen!r}", "run `tune providers`", UsageError)
 
 
 def _trainer(session: Session) -> Iterator[Finding]:

@@ -41,8 +41,11 @@ def detach_when_running(session: Session, run_id: RunId) -> None:
         say_finished(session, run)
         return
     from orchestrator.cli.crontab import active_line
+    from orchestrator.cli.live import safe_until
+    from orchestrator.cli.view import observe
 
     cron = active_line()
+    view = observe(session.runs, session.runs.load(run_id).run, now=session.runs.store.now())
     until_s = safe_for_s(session, run)
     keeps = (
         "a cron line of this user carries it on"
@@ -61,9 +64,11 @@ def detach_when_running(session: Session, run_id: RunId) -> None:
             "phase": run.phase.value,
             "cron": bool(cron),
             "ends_itself_in_s": until_s,
+            "safe_until": view.safe_until,
         },
         f"run {run.name} ({run_id}) is {run.phase.value}\n  {keeps}\n  {safe}\n"
-        f"  watch it:  tune resume {run_id}\n  stop it:   tune stop {run_id}",
+        + (f"  safe until {safe_until(view)}\n" if view.safe_until else "")
+        + f"  watch it:  tune resume {run_id}\n  stop it:   tune stop {run_id}",
     )
 
 

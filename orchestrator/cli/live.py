@@ -138,7 +138,9 @@ def facts(view: View, *, plain: bool) -> list[tuple[str, str]]:
     if attempt:
         offer = attempt.offer
         what = " ".join(part for part in (offer.gpu_name, "spot" if offer.spot else "") if part)
-        rows.append(("attempt", f"{attempt.number} on {attempt.provider}" + (f" ({what})" if what else "")))
+        rows.append(
+            ("attempt", f"{attempt.number} on {offer.provider or attempt.provider}" + (f" ({what})" if what else ""))
+        )
     if view.max_steps:
         rows.append(
             ("step", f"{view.step}/{view.max_steps} {words.bar(view.step, view.max_steps, width=24, plain=plain)}")
@@ -152,12 +154,28 @@ def facts(view: View, *, plain: bool) -> list[tuple[str, str]]:
     left = f", about {words.duration(view.remaining_s)} left" if view.remaining_s is not None else ""
     rows.append(("time", words.duration(view.elapsed_s) + left))
     rows.append(("spent", words.usd(view.spent_usd)))
+    if view.safe_until:
+        rows.append(("safe until", safe_until(view)))
     if view.checkpoint:
         rows.append(("checkpoint", f"step {view.checkpoint.step}, {words.ago(view.checkpoint_age_s)}"))
     rows += [("note", note) for note in (beat.notes[-NOTES_SHOWN:] if beat else ())]
     if view.problem:
         rows.append(("problem", view.problem))
     return [(label, harmless(redact(value)).replace("\n", " ")) for label, value in rows]
+
+
+def safe_until(view: View) -> str:
+    """Until when nobody needs to look, and whether that is long enough."""
+    until = view.safe_until
+    if until is None:
+        return ""
+    left_s = (until - view.now).total_seconds()
+    if left_s <= 0:
+        return f"{until:%H:%M} UTC, which is past: the next `tune reconcile --all` renews the bucket's keys"
+    text = f"{until:%Y-%m-%d %H:%M} UTC ({words.duration(left_s)}) without this computer"
+    if view.outlasts_its_keys:
+        text += ", which is sooner than it will be done: see `tune cron print`"
+    return text
 
 
 def panel(view: View, *, plain: bool) -> RenderableType:

@@ -56,6 +56,23 @@ class View:
         return (beat.max_steps - beat.step) * took / done
 
     @property
+    def safe_until(self) -> datetime | None:
+        """Until when the instance needs nobody: its keys to the bucket expire then. None: they never do."""
+        attempt = self.run.attempt
+        if attempt is None or attempt.ended_at or self.run.phase.is_terminal:
+            return None
+        return attempt.keys_until
+
+    @property
+    def outlasts_its_keys(self) -> bool:
+        """At its pace the training goes on when the keys have expired; somebody must have renewed them by then."""
+        from datetime import timedelta
+
+        if self.safe_until is None or self.remaining_s is None:
+            return False
+        return self.now + timedelta(seconds=self.remaining_s) > self.safe_until
+
+    @property
     def checkpoint_age_s(self) -> float | None:
         return max(0.0, (self.now - self.checkpoint.modified_at).total_seconds()) if self.checkpoint else None
 
@@ -143,6 +160,8 @@ def document(view: View, *, storage: str) -> dict[str, Any]:
         "elapsed_s": view.elapsed_s,
         "remaining_s": view.remaining_s,
         "spent_usd": str(view.spent_usd),
+        "safe_until": view.safe_until,
+        "outlasts_its_keys": view.outlasts_its_keys,
         "checkpoint": _checkpoint(view),
         "has_artifact": view.has_artifact,
         "attempts": [_attempt(attempt) for attempt in run.attempts],
@@ -164,12 +183,12 @@ def _checkpoint(view: View) -> dict[str, Any] | None:
 def _attempt(attempt: Attempt) -> dict[str, Any]:
     return {
         "number": attempt.number,
-        "provider": attempt.provider,
+        "provider": attempt.offer.provider or attempt.provider,
         "token": attempt.token,
         "instance_id": attempt.instance_id,
         "gpu": attempt.offer.gpu_name,
         "spot": attempt.offer.spot,
-        "usd_per_hour": str(attempt.offer.usd_per_hour),
+        "usd_per_hour": str(attempt.usd_per_hour or attempt.offer.usd_per_hour),
         "intended_at": attempt.intended_at,
         "running_at": attempt.running_at,
         "ended_at": attempt.ended_at,

@@ -44,6 +44,7 @@ class Bound:
     connect: Callable[[Instance], Remote]
     account: Account | None = None  # where the marketplace tells of money
     is_elsewhere: bool = False  # its instances are other people's computers: see `bootstrap`
+    key_source: str = ""  # where its key was found, such as $VAST_API_KEY; never the key
     members: Mapping[str, Bound] = field(default_factory=dict)  # of several marketplaces that stand for one
 
 

@@ -9,6 +9,7 @@ import select
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
@@ -16,7 +17,7 @@ import pytest
 
 from orchestrator.cli.live import facts, panel, progress_line
 from orchestrator.cli.render import Renderer
-from orchestrator.cli.view import View
+from orchestrator.cli.view import View, document
 from orchestrator.storage.runs import StoredCheckpoint
 from orchestrator.types import (
     Attempt,
@@ -55,6 +56,29 @@ def a_view(*, name: str = "night", phase: Phase = Phase.RUNNING, **beat: object)
     heartbeat = Heartbeat(**{**values, **beat})  # type: ignore[arg-type]
     checkpoint = StoredCheckpoint("k", 55, 2, NOW - timedelta(seconds=200))
     return View(run, NOW, Decimal("0.61"), heartbeat, NOW, checkpoint)
+
+
+def with_keys(view: View, until: datetime) -> View:
+    """The same instance with keys to the bucket that expire."""
+    attempt = replace(view.run.attempts[-1], keys_until=until)
+    return replace(view, run=replace(view.run, attempts=(attempt,)))
+
+
+def test_it_says_until_when_nobody_needs_to_look_and_whether_that_is_long_enough() -> None:
+    shown = dict(facts(with_keys(a_view(), NOW + timedelta(hours=3)), plain=True))
+    assert shown["safe until"] == "2026-05-01 15:00 UTC (3h 00m) without this computer"
+    soon = with_keys(a_view(), NOW + timedelta(minutes=20))
+    assert soon.outlasts_its_keys, "100 of 120 steps are left, and 20 took ten minutes"
+    assert "sooner than it will be done: see `tune cron print`" in dict(facts(soon, plain=True))["safe until"]
+    past = dict(facts(with_keys(a_view(), NOW - timedelta(minutes=1)), plain=True))
+    assert "`tune reconcile --all` renews" in past["safe until"]
+
+
+def test_keys_that_never_expire_and_runs_that_have_ended_need_no_word() -> None:
+    assert "safe until" not in dict(facts(a_view(), plain=True))
+    ended = with_keys(a_view(phase=Phase.SUCCEEDED), NOW + timedelta(hours=3))
+    assert "safe until" not in dict(facts(ended, plain=True))
+    assert document(ended, storage="s3://b")["safe_until"] is None
 
 
 def test_the_view_tells_what_a_person_wants_to_know() -> None:

@@ -517,7 +517,7 @@ def test_with_the_bucket_gone_what_was_ours_can_still_be_ended(desk: Desk) -> No
 def test_doctor_finds_a_sound_setup_sound(sim: SimDesk) -> None:
     answer = sim.json("doctor")
     assert answer["ok"] is True
-    assert {"python", "config", "state", "storage", "clock", "provider", "trainer", "cron"} == {
+    assert {"python", "config", "state", "storage", "clock", "provider", "hub", "sdk", "trainer", "cron"} == {
         c["what"] for c in answer["checks"]
     }
     assert list(sim.runs.store.scan("doctor/")) == [], "the probe is taken away again"
@@ -542,7 +542,7 @@ def test_providers_are_listed_with_the_reason_why_not(sim: SimDesk) -> None:
     assert answer["default"] == "sim"
     assert rows["local"]["usable"]
     assert rows["local"]["capabilities"]["list_lag_s"] == 0
-    assert (rows["runpod"]["usable"], bool(rows["runpod"]["reason"])) == (False, True)
+    assert (rows["runpod"]["usable"], bool(rows["runpod"]["reason"])) == (False, True), "no key is set"
 
 
 def test_only_a_run_on_this_machine_can_be_preempted_by_hand(sim: SimDesk) -> None:

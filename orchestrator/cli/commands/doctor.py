@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import typer
 
-EXAMPLES = ("tune doctor",)
+EXAMPLES = ("tune doctor", "tune doctor --json | jq '.checks[] | select(.status == \"fail\")'")
 
 
 def doctor() -> None:
-    """Check the whole setup: config, storage, providers, training stack, clock, cron. Exits non-zero on a failure."""
+    """Check the whole setup: config, storage and rights to it, accounts, clock, training stack, cron.
+
+    Each finding says what to do. Exits non-zero on a failure. Nothing is rented.
+    """
     from orchestrator.cli.checkup import check_up
     from orchestrator.cli.session import Session
     from orchestrator.findings import FAIL, Finding

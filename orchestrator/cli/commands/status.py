@@ -31,9 +31,9 @@ def status(run: RunArgument) -> None:
                 [
                     (
                         str(attempt.number),
-                        attempt.provider,
+                        attempt.offer.provider or attempt.provider,
                         attempt.instance_id or "-",
-                        usd(attempt.offer.usd_per_hour),
+                        usd(attempt.usd_per_hour or attempt.offer.usd_per_hour),
                         str(attempt.last_step or "-"),
                         attempt.outcome.value if attempt.outcome else "-",
                         attempt.reason,
