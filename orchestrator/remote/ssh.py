@@ -11,7 +11,7 @@ import logging
 import shlex
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -105,7 +105,7 @@ class SshRemote:
 
     def run(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, timeout_s: float = 60) -> Completed:
         """Run a program in the tune home, or in the user's home while there is none. No secret belongs in `env`."""
-        return self._exec(with_home(argv, env or {}, token=self._token), timeout_s=timeout_s)
+        return self._exec(with_home(argv, env or {}, token=self._token), timeout_s=timeout_s, doing=argv[0])
 
     def put(self, path: str, data: bytes, *, mode: int = 0o644, timeout_s: float = 120) -> None:
         """Write a file below the tune home, atomically, never readable to others before its mode is set."""
@@ -177,8 +177,7 @@ class SshRemote:
             theirs = transport.get_remote_server_key()
             self._pin.check(theirs.get_name(), theirs.asbytes())
             stage = "the key is refused"
-            if transport.auth_publickey(place.user, key):
-                raise paramiko.SSHException("more than our key is asked for")
+            transport.auth_publickey(place.user, key)
             transport.set_keepalive(self._patience.keepalive)
         except (paramiko.SSHException, EOFError, OSError) as e:
             _end(transport, sock)
@@ -202,7 +201,7 @@ class SshRemote:
         except (OSError, paramiko.SSHException) as e:
             raise RemoteError(f"the key {path} cannot be used: {e}") from e
 
-    def _exec(self, script: str, *, timeout_s: float, stdin: bytes = b"") -> Completed:
+    def _exec(self, script: str, *, timeout_s: float, stdin: bytes = b"", doing: str = "a command") -> Completed:
         """Run a POSIX sh script, framed so that banners of the login shell are not taken for its output."""
         import paramiko
 
@@ -214,7 +213,7 @@ class SshRemote:
                 channel.exec_command(frame.command)
                 return self._collect(channel, frame, stdin, timeout_s)
         except TimeoutError:
-            raise RemoteError(f"no end within {timeout_s:g} s: {_first_words(script)}") from None
+            raise RemoteError(f"{doing} did not end within {timeout_s:g} s and was killed") from None
         except (paramiko.SSHException, EOFError, OSError) as e:
             raise RemoteError(f"the connection broke: {str(e) or type(e).__name__}") from e
 
@@ -281,18 +280,3 @@ def _hush(transport: paramiko.Transport) -> None:
         log.addHandler(logging.NullHandler())
         log.propagate = False
     transport.set_log_channel(_LOG)
-
-
-def _first_words(script: str) -> str:
-    words = script.split("\n", 1)[0]
-    return words if len(words) <= 60 else words[:60] + "…"
-
-
-@contextlib.contextmanager
-def reached(instance: Instance, *, state_dir: Path) -> Iterator[SshRemote]:
-    """A connection that is hung up at the end."""
-    remote = connect(instance, state_dir=state_dir)
-    try:
-        yield remote
-    finally:
-        remote.close()

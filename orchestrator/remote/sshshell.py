@@ -1,4 +1,4 @@
-"""Commands for a shell far away: quoted whatever they hold, and framed, so that nothing else passes for their output."""
+"""Commands for a shell far away: quoted whatever they hold, framed so that nothing else passes for their output."""
 
 from __future__ import annotations
 
@@ -64,5 +64,6 @@ def with_home(argv: Sequence[str], env: Mapping[str, str], *, token: str) -> str
 
 
 def kill_command(pid: int) -> str:
-    """Ends a shell and, where it leads a group of its own, everything in that group."""
-    return f"kill -KILL -- -{pid} 2>/dev/null || kill -KILL {pid} 2>/dev/null; exit 0"
+    """Ends a shell and everything that it has started and that has not left it since."""
+    tree = "end() { for child in $(cat /proc/$1/task/*/children 2>/dev/null); do end $child; done; kill -KILL $1; }"
+    return f"exec 2>/dev/null; {tree}; end {pid}; exit 0"
