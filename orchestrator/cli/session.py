@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 # What a training may need besides the bucket's keys; each goes to an instance only if it is set here.
-PASSED_ON = ("HF_TOKEN", "WANDB_API_KEY")
+PASSED_ON = ("HF_TOKEN", "WANDB_API_KEY", "COMET_API_KEY", "SWANLAB_API_KEY")
 BUCKET_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 
@@ -182,7 +182,13 @@ class Session:
     def secrets(self) -> dict[str, str]:
         """What an instance is given to keep: the bucket's keys when there is a bucket, and what models ask for."""
         names = PASSED_ON + (BUCKET_KEYS if self.settings.storage.startswith("s3:") else ())
-        return {name: os.environ[name] for name in names if os.environ.get(name)}
+        found = {name: os.environ[name] for name in names if os.environ.get(name, "").strip()}
+        if "HF_TOKEN" not in found:
+            from orchestrator.preflight_hub import hub_token
+
+            token = hub_token(os.environ)  # the file of `hf auth login` counts as much as the variable
+            found |= {"HF_TOKEN": token.value} if token else {}
+        return found
 
     def document(self, run: Run) -> dict[str, Any]:
         """A run in a list, or as the answer to a command: its record without a look at the instance."""

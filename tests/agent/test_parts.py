@@ -416,3 +416,10 @@ def test_the_agent_carries_little() -> None:
     code = f"import orchestrator.agent.__main__, sys; print([m for m in {heavy!r} if m in sys.modules])"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "[]"
+
+
+def test_a_setting_that_is_a_path_of_the_job_is_placed_and_any_other_text_is_left_alone(tmp_path: Path) -> None:
+    home = Home(tmp_path / "inst'ance {job}")
+    assert trainer._placed("{job}/model", home) == f"{home.job}/model"
+    for value in ("{job}", "see {job}/model", "{{ messages }}{job}/x", "{work}/x", 3, None, ["{job}/model"]):
+        assert trainer._placed(value, home) == value

@@ -209,3 +209,17 @@ def test_a_run_name_cannot_steer_the_terminal(sim: SimDesk, tmp_path: Path) -> N
     done = sim.tune("status", "x")
     assert "\x1b" not in done.stdout
     assert "red" in done.stdout
+
+
+def test_an_instance_is_given_the_token_that_the_hub_s_own_tools_would_use(
+    sim: SimDesk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from orchestrator.cli.session import Session
+
+    invocation.take_common(["--config", str(sim.config)])
+    (tmp_path / "token").write_text("hf_from_the_file\r\n")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setenv("WANDB_API_KEY", " ")
+    assert Session().secrets() == {"HF_TOKEN": "hf_from_the_file"}, "an empty variable counts as not set"
+    monkeypatch.setenv("HF_TOKEN", "hf_from_the_variable")
+    assert Session().secrets() == {"HF_TOKEN": "hf_from_the_variable"}

@@ -141,7 +141,8 @@ def test_the_json_of_status_keeps_its_shape(sim: SimDesk) -> None:
     assert set(answer) == {
         "run_id", "name", "phase", "outcome", "reason", "provider", "storage", "created_at", "phase_since", "waiting_for",
         "not_before", "stop_requested_at", "resumes", "step", "max_steps", "stage", "loss", "learning_rate", "tokens_per_s",
-        "notes", "problem", "heartbeat_age_s", "elapsed_s", "remaining_s", "spent_usd", "checkpoint", "has_artifact", "attempts",
+        "notes", "problem", "heartbeat_age_s", "elapsed_s", "remaining_s", "spent_usd", "safe_until",
+        "outlasts_its_keys", "checkpoint", "has_artifact", "attempts",
     }  # fmt: skip
     assert set(attempt) == {
         "number", "provider", "token", "instance_id", "gpu", "spot", "usd_per_hour", "intended_at", "running_at", "ended_at",
