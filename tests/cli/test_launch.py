@@ -144,6 +144,31 @@ def test_the_limits_of_the_recipe_are_the_run_s(written: Path) -> None:
     assert (run.want.spot, str(run.want.max_usd_per_hour), run.want.vram_gib) == ("never", "0.5", 20)
 
 
+def test_an_instance_elsewhere_is_told_what_it_needs_and_given_no_more(written: Path) -> None:
+    write_recipe(written, gpu={"count": 1, "name": ["RTX 4090", "L4"]}, image="me/image:1")
+    found = prepared(written, is_elsewhere=True)
+    run = launch(found, RunStore(MemoryStore(Clock())), now=NOW).run
+    assert run.needs == ("HF_TOKEN",), "the model is on the hub, and no tracker is named"
+    assert (run.want.gpu_names, run.want.gpu_count, run.want.image) == (("RTX 4090", "L4"), 1, "me/image:1")
+    assert run.want.disk_gb >= 50
+
+
+def test_a_model_of_this_computer_is_stored_with_the_run_for_an_instance_elsewhere(
+    written: Path, tiny_assets: Tiny
+) -> None:
+    text = (written / "recipe.yaml").read_text().replace("nobody/model-without-tokenizer", str(tiny_assets.model))
+    (written / "recipe.yaml").write_text(text)
+    store = MemoryStore(Clock())
+    run = launch(prepared(written, is_elsewhere=True), RunStore(store), now=NOW).run
+    weights = store.get(keys.file(run.run_id, "model/model.safetensors")).data
+    assert weights == (tiny_assets.model / "model.safetensors").read_bytes()
+    job = json.loads(store.get(keys.file(run.run_id, "trainer/job.json")).data)
+    assert job["settings"]["base_model"] == "{job}/model"
+    assert run.needs == ()
+    here = prepared(written, name="here")
+    assert not any(path.startswith("model/") for path in here.contents), "this computer reads it where it lies"
+
+
 @pytest.mark.parametrize("name", [".env", "id_rsa", ".aws/credentials"])
 def test_a_named_file_that_looks_like_a_secret_is_refused_unless_allowed(written: Path, name: str) -> None:
     write_recipe(written, files=[name])
