@@ -91,9 +91,12 @@ say_farewell() {
         fi
     fi
     if [ -n "$farewell" ]; then
-        sh -c "$farewell" </dev/null >>"$home/log/agent.out" 2>&1 || say "the farewell command left with code $?"
+        $within sh -c "$farewell" </dev/null >>"$home/log/agent.out" 2>&1 || say "the farewell command left with code $?"
     fi
 }
+
+# A marketplace that does not answer must not keep the loop from asking again.
+command -v timeout >/dev/null 2>&1 && within='timeout 120' || within=''
 
 trap on_term TERM INT HUP
 set_deadline
