@@ -13,6 +13,7 @@ import pytest
 from orchestrator.cli import app
 from tests.assets.tiny import Tiny
 from tests.cli import stand
+from tests.cli.hub import running_hub
 from tests.storage.moto_s3 import running_moto
 
 OFFER = {"offer_id": "a-1", "usd": "0.30"}
@@ -190,3 +191,29 @@ def test_no_key_of_this_computer_is_shown(desk: Desk) -> None:
     for more in ([], ["--json"]):
         _, out, err = desk.launch("--dry-run", *more)
         assert "canary" not in out + err
+
+
+@pytest.mark.parametrize(
+    ("model", "token", "exits", "says"),
+    [
+        ("big/gated", "", 11, "is gated, and there is no HF_TOKEN"),
+        ("big/gated", "hf_good", 11, "licence has not been accepted"),
+        ("me/gone", "hf_good", 10, "no model me/gone"),
+        ("me/open@v9", "hf_good", 10, "no revision 'v9'"),
+    ],
+)
+def test_what_the_hub_will_not_hand_out_costs_nothing(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, model: str, token: str, exits: int, says: str
+) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setenv("HF_TOKEN", token)
+    desk.recipe(base_model=model)
+    with running_hub() as hub:
+        hub.tokens["hf_good"] = {}
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        code, _, err = desk.launch()
+        assert (code, desk.objects) == (exits, []), err
+        assert says in err
+        code, _, err = desk.launch("--dry-run", "--offline-check")
+        assert code == 0, "whoever knows better may go on"
+    assert desk.asked == {"offers"}, "zero paid calls"

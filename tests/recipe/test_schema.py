@@ -65,6 +65,8 @@ def test_the_recipe_to_start_from_is_valid_as_it_is(validator: jsonschema.Draft2
         "base_model: a/b\ndatasets: [{path: a, type: {field_output: x}}]\nattn_implementation: org/kernel\n",
         "base_model: a/b\ntune: {deadline: 1h 30m, disk: 100Gi, max_usd_per_hour: $0.40, budget_usd: 6}\n",
         "base_model: a/b\ntune:\n",
+        "base_model: a/b\ntune: {gpu: {count: 0}, provider: [vastai, runpod], environment: pinned, image: a/b, env: {A: x}}\n",
+        "base_model: a/b\ntune: {gpu: {name: [L4], min_vram: 24GB}, environment: {A: x}}\n",
     ],
 )
 def test_editors_accept_what_loads(validator: jsonschema.Draft202012Validator, text: str) -> None:
@@ -85,6 +87,8 @@ def test_editors_accept_what_loads(validator: jsonschema.Draft202012Validator, t
         "base_model: a/b\ntune: {deadline: 15}\n",
         "base_model: a/b\ntune: {disk: 100}\n",
         "base_model: a/b\ntune: {budget_usd: 0}\n",
+        "base_model: a/b\ntune: {gpu: {cuont: 0}}\n",
+        "base_model: a/b\ntune: {gpu: {count: -1}}\n",
     ],
 )
 def test_editors_underline_what_does_not_load(validator: jsonschema.Draft202012Validator, text: str) -> None:
