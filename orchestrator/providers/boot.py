@@ -12,7 +12,7 @@ from orchestrator.errors import ProviderRejected
 from orchestrator.types import LaunchSpec, Token
 
 MAX_CHARACTERS = 4000  # Vast.ai takes 4096 for its start command and arguments together
-_MARK = "tune-boot"  # by which the script knows that it is the first process of a container
+_MARK = "tune-boot"  # in the command line of a first process of ours, before and after the script replaces itself
 _DEADLINE = "TUNE_DEADLINE_S"
 
 
@@ -52,7 +52,7 @@ def boot_script(spec: LaunchSpec, token: Token, farewell: Farewell, *, foregroun
     }
     text = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items()) + _slim(_read("boot.sh"))
     packed = base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
-    script = f": {_MARK}; f=$(mktemp) && echo {packed}|base64 -d|gzip -dc>$f && exec sh $f"
+    script = f": {_MARK}; f=$(mktemp -t {_MARK}.XXXXXX) && echo {packed}|base64 -d|gzip -dc>$f && exec sh $f"
     if len(script) > MAX_CHARACTERS:
         raise ProviderRejected(f"a start command of {len(script)} characters is longer than {MAX_CHARACTERS}")
     return script
