@@ -2,8 +2,9 @@
 
     python -m tests.cloud.machine FOLDER
 
-Everything that runs in it carries a mark, so that whoever plays the marketplace can end all of it. It ends itself when
-that somebody is gone.
+FOLDER holds `machine.json` (what the marketplace gave it), `root/` (the home of its only user), `bin/` (first in its
+PATH), `console.log` (what the start command says) and `host.log` (what this process says). Everything that runs in the
+machine carries a mark, so that whoever plays the marketplace can end all of it. The machine ends with that somebody.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import asyncio
 import contextlib
 import json
 import os
+import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -21,9 +24,10 @@ from typing import Any
 
 import asyncssh
 
-MARK = "TUNE_FAKE_INSTANCE"
-READY = "ready"  # holds the port once the server listens
-SSH_ENV = ("PATH", "LANG")  # what a login gets; the container's own environment is not in it
+MARK = "TUNE_FAKE_INSTANCE"  # in the environment of everything that runs in a machine; its value is the folder
+READY = "ready"  # there is an SSH server now
+ENDED = "ended"  # the start command has ended; its exit code
+_LOOK_EVERY_S = 0.1
 
 
 class Machine:
@@ -37,24 +41,40 @@ class Machine:
         self.keys: list[str] = told["authorized_keys"]
         self.quirks: dict[str, Any] = told["quirks"]
         self.port: int = told["port"]
+        self.landlord: int = told["landlord"]
         self.home = folder / "root"
-        self.started = time.monotonic()
+        self.began = time.monotonic()
+        self.logins_to_refuse: int = self.quirks["auth_refusals"]
 
     def container_env(self) -> dict[str, str]:
+        """Of the first process: here alone is what the marketplace was told to set."""
         return {**self.env, **self.login_env()}
 
     def login_env(self) -> dict[str, str]:
-        path = f"{self.folder / 'bin'}:{Path(sys.executable).parent}:/usr/bin:/bin"
+        """Of a login. The container's own environment is not in it, as on the real ones."""
         return {
-            "PATH": path,
+            "PATH": f"{self.folder / 'bin'}:{Path(sys.executable).parent}:/usr/bin:/bin",
             "HOME": str(self.home),
             "USER": "root",
             "SHELL": "/bin/sh",
             "LANG": "C",
             "PYTHONDONTWRITEBYTECODE": "1",
             "OMP_NUM_THREADS": "1",
-            MARK: self.folder.name,
+            "HF_HUB_OFFLINE": "1",  # nothing in a rehearsal leaves this computer
+            "PIP_NO_INDEX": "1",
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+            **({"TUNE_HOST_KEYS": str(self.folder / "host_key.pub")} if self.quirks["vouches"] else {}),
+            MARK: str(self.folder),
         }
+
+    def host_key(self) -> asyncssh.SSHKey:
+        """The same at every start, unless the machine is odd."""
+        path = self.folder / "host_key"
+        if not path.exists() or self.quirks["new_host_key"]:
+            key = asyncssh.generate_private_key("ssh-ed25519")
+            key.write_private_key(str(path))
+            key.write_public_key(f"{path}.pub")
+        return asyncssh.read_private_key(str(path))
 
     def authorized(self) -> str:
         """As sshd does it: read afresh at each login."""
@@ -62,8 +82,16 @@ class Machine:
         text = own.read_text() if own.exists() else ""
         return "\n".join([*self.keys, *text.splitlines()]) + "\n"
 
+    def lets_in(self) -> bool:
+        """Whether the keys have arrived yet."""
+        if self.logins_to_refuse > 0:
+            self.logins_to_refuse -= 1
+            return False
+        return bool(time.monotonic() - self.began >= self.quirks["auth_after_s"])
+
     def start_command(self) -> subprocess.Popen[bytes] | None:
-        if not self.command:
+        (self.folder / ENDED).unlink(missing_ok=True)
+        if not self.command or self.quirks["ignores_command"]:
             return None
         with (self.folder / "console.log").open("ab") as log:
             return subprocess.Popen(
@@ -88,19 +116,18 @@ class Door(asyncssh.SSHServer):
         self.conn = conn
 
     def begin_auth(self, username: str) -> bool:
-        late = self.machine.quirks.get("auth_after_s", 0)
-        keys = "" if time.monotonic() - self.machine.started < late else self.machine.authorized()
+        keys = self.machine.authorized() if self.machine.lets_in() else ""
         assert self.conn is not None
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError):  # no key at all
             self.conn.set_authorized_keys(asyncssh.import_authorized_keys(keys))
         return True
 
 
 async def _serve_command(process: asyncssh.SSHServerProcess[bytes], machine: Machine) -> None:
-    noise = machine.quirks.get("banner", "")
     script = process.command or "true"
-    if noise:
-        script = f"printf '%s\\n' '{noise}'; printf '%s\\n' '{noise}' >&2; {script}"
+    if noise := machine.quirks["banner"]:
+        said = f"printf '%s\\n' {shlex.quote(noise)}"
+        script = f"{said}; {said} >&2; {script}"
     child = await asyncio.create_subprocess_exec(
         "/bin/sh",
         "-c",
@@ -139,56 +166,98 @@ async def _pump(stream: asyncio.StreamReader, into: asyncssh.SSHWriter[bytes]) -
             await into.drain()
 
 
-async def _main(folder: Path) -> None:
-    machine = Machine(folder)
-    machine.home.mkdir(exist_ok=True)
-    key_path = folder / "host_key"
-    if not key_path.exists() or machine.quirks.get("new_host_key"):
-        asyncssh.generate_private_key("ssh-ed25519").write_private_key(str(key_path))
-    if machine.quirks.get("vouches", True):
-        # Where the image keeps them; the start command of this imitation reads them from here.
-        (folder / "host_key.pub").write_bytes(asyncssh.read_private_key(str(key_path)).export_public_key())
-    if delay := machine.quirks.get("ssh_after_s", 0):
-        child = machine.start_command()
-        await asyncio.sleep(delay)
-    else:
-        child = machine.start_command()
+async def _accept(listener: socket.socket, machine: Machine, options: asyncssh.SSHServerConnectionOptions) -> None:
+    """SSH comes up in stages: connections are closed at once, then kept without a word, then served."""
+    loop = asyncio.get_running_loop()
+    closes, silences = machine.quirks["closes"], machine.quirks["silences"]
+    kept: list[socket.socket] = []
+    serving: set[asyncio.Task[None]] = set()
+    while True:
+        connection, _ = await loop.sock_accept(listener)
+        if closes > 0:
+            closes -= 1
+            connection.close()
+        elif silences > 0:
+            silences -= 1
+            kept.append(connection)
+        else:
+            task = asyncio.create_task(_let_in(connection, options))
+            serving.add(task)
+            task.add_done_callback(serving.discard)
 
+
+async def _let_in(connection: socket.socket, options: asyncssh.SSHServerConnectionOptions) -> None:
+    with contextlib.suppress(asyncssh.Error, OSError, TimeoutError):  # whoever does not get in hears it from SSH
+        await asyncssh.run_server(connection, options=options)
+
+
+def _listen(port: int) -> socket.socket:
+    """On the port that the landlord keeps free with a socket of its own, on which nobody listens."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    listener.bind(("127.0.0.1", port))
+    listener.listen(64)
+    listener.setblocking(False)
+    return listener
+
+
+def _options(machine: Machine) -> asyncssh.SSHServerConnectionOptions:
     async def command(process: asyncssh.SSHServerProcess[bytes]) -> None:
         await _serve_command(process, machine)
 
-    server = await asyncssh.create_server(
-        lambda: Door(machine),
-        "127.0.0.1",
-        machine.port,
-        server_host_keys=[str(key_path)],
+    return asyncssh.SSHServerConnectionOptions(
+        server_factory=lambda: Door(machine),
+        server_host_keys=[machine.host_key()],
         process_factory=command,
         encoding=None,
-        sftp_factory=None if machine.quirks.get("no_sftp") else True,
+        sftp_factory=None if machine.quirks["no_sftp"] else asyncssh.SFTPServer,
         allow_scp=False,
         login_timeout=20,
     )
-    port = server.sockets[0].getsockname()[1]
-    draft = folder / f".{READY}"
-    draft.write_text(str(port))
-    draft.replace(folder / READY)
-    parent = os.getppid()
-    while os.getppid() == parent:
-        if child is not None:
-            child.poll()
-        await asyncio.sleep(0.5)
+
+
+async def _main(machine: Machine) -> None:
+    options = _options(machine)
+    first = machine.start_command()
+    await asyncio.sleep(machine.quirks["ssh_after_s"])
+    if not machine.quirks["no_ssh"]:
+        accepting = asyncio.create_task(_accept(_listen(machine.port), machine, options))
+        accepting.add_done_callback(_raise_in_log)
+        _write(machine.folder / READY, str(machine.port))
+    while os.getppid() == machine.landlord:
+        if first is not None and first.poll() is not None and not (machine.folder / ENDED).exists():
+            _write(machine.folder / ENDED, str(first.returncode))
+            if machine.quirks["ends_with_command"]:
+                return
+        await asyncio.sleep(_LOOK_EVERY_S)
+
+
+def _raise_in_log(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()):
+        sys.stderr.write(f"{error!r}\n")
+
+
+def _write(path: Path, text: str) -> None:
+    draft = path.with_name(f".{path.name}")
+    draft.write_text(text)
+    draft.replace(path)
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    folder = Path(sys.argv[1])
-    try:
-        asyncio.run(_main(folder))
-    finally:
-        from orchestrator import processes
-        from orchestrator.clock import SystemClock
+    from orchestrator import processes
+    from orchestrator.clock import SystemClock
+    from tests.cloud.machines import members
 
-        processes.end_all(lambda: processes.marked(folder.name, name=MARK), clock=SystemClock())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the marketplace
+    os.umask(0o022)
+    folder = Path(sys.argv[1])
+    machine = Machine(folder)
+    os.chdir(machine.home)  # where SFTP starts
+    try:
+        asyncio.run(_main(machine))
+    finally:
+        processes.end_all(lambda: members(folder), clock=SystemClock())
 
 
 if __name__ == "__main__":
