@@ -166,9 +166,10 @@ class Machines:
 
     def freeze(self, instance_id: str) -> None:
         """Nothing moves any more, nothing answers, nothing is lost."""
-        for process in members(self.folder(instance_id)):
-            with contextlib.suppress(psutil.Error):
-                process.suspend()
+        while awake := [p for p in members(self.folder(instance_id)) if _is_awake(p)]:  # some may just have forked
+            for process in awake:
+                with contextlib.suppress(psutil.Error):
+                    process.suspend()
 
     def thaw(self, instance_id: str) -> None:
         """It goes on as if nothing had been."""
@@ -271,6 +272,12 @@ def members(folder: Path) -> list[psutil.Process]:
             if process.environ().get(MARK) == str(folder) or Path(process.cwd()).is_relative_to(folder):
                 found.append(process)
     return found
+
+
+def _is_awake(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return bool(process.status() != psutil.STATUS_STOPPED)
+    return False
 
 
 def _equip(live: _Live) -> None:
