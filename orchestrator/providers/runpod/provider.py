@@ -17,6 +17,7 @@ from orchestrator.errors import (
     ProviderError,
     ProviderRejected,
     ProviderUnavailable,
+    TuneError,
     UsageError,
 )
 from orchestrator.providers.base import Capabilities
@@ -155,7 +156,7 @@ class RunPodProvider:
             self.get(instance_id, timeout_s=UNDO_TIMEOUT_S)
         except InstanceNotFound:
             raise InsufficientCapacity(f"{wrong}; it was given back") from None
-        except ProviderError as e:
+        except TuneError as e:
             raise OutcomeUnknown(
                 f"{wrong}; giving back {instance_id} is not confirmed: {e.message}", token=token
             ) from e
@@ -206,8 +207,8 @@ def _create_body(offer: Offer, spec: LaunchSpec, token: Token, base_url: str) ->
 def start_args(script: str) -> str:
     """A script as one line of container arguments, which RunPod takes apart by its own rules.
 
-    So nothing in it needs quoting beyond one pair of apostrophes, and there is no `$` to be expanded, as in what SkyPilot
-    sends. Newer clients send `entrypoint` and `cmd` lists (dstack, September 2026), which the OpenAPI of August 2026
+    So nothing in it needs quoting beyond one pair of apostrophes, and there is no `$` to be expanded, as in what
+    SkyPilot sends. Newer clients send `entrypoint` and `cmd` lists (dstack, September 2026), which the OpenAPI of August 2026
     refuses as unknown. A bare `cd` leads home, where there is room to write.
     """
     packed = base64.b64encode(script.encode()).decode()
