@@ -1,0 +1,241 @@
+"""A user's desk with rented computers: fake marketplaces, a bucket on loopback, and the real command line.
+
+with cloud_desk(tmp_path, tiny, markets=("vastai",)) as desk:
+    desk.tune("launch", str(desk.recipe()), "--name", "r")
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from orchestrator.storage.open import open_store
+from orchestrator.storage.runs import RunStore
+from orchestrator.types import InstanceId
+from tests.assets.tiny import Tiny
+from tests.cloud.canaries import Canaries
+from tests.cloud.faults import Faults
+from tests.cloud.machines import Machines
+from tests.cloud.meter import Meter
+from tests.cloud.wire import Logged
+from tests.e2e.desk import Desk
+
+BUCKET = "bucket"
+ROOT = f"s3://{BUCKET}/tune"
+ACCESS_KEY = "AKIDTEST"  # the fakes let it in
+_NO_MACHINE = "nothing is rented"
+
+
+class Market(Protocol):
+    """What every fake marketplace offers to tests."""
+
+    @property
+    def url(self) -> str: ...
+    @property
+    def account_key(self) -> str: ...
+    @property
+    def faults(self) -> Faults: ...
+    @property
+    def log(self) -> list[Logged]: ...
+    @property
+    def meter(self) -> Meter: ...
+    @property
+    def machines(self) -> Machines: ...
+
+    def preempt(self, instance_id: str, how: str = "outbid") -> None:
+        """Take an instance away: `outbid` stops it and keeps its disk, `vanish` leaves nothing."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a marketplace is called, found and told apart."""
+
+    maker: str  # module:attribute; called with the folder for its machines
+    key_variable: str
+    url_variable: str
+
+
+KINDS = {
+    "vastai": Kind("tests.cloud.vast:FakeVast", "VAST_API_KEY", "TUNE_VASTAI_API_URL"),
+    "runpod": Kind("tests.cloud.runpod:FakeRunPod", "RUNPOD_API_KEY", "TUNE_RUNPOD_API_URL"),
+}
+
+
+def make_market(name: str, under: Path) -> Any:
+    """A marketplace whose machines lie below a folder."""
+    module, _, attribute = KINDS[name].maker.partition(":")
+    return getattr(import_module(module), attribute)(under)
+
+
+@dataclass(kw_only=True)
+class CloudDesk(Desk):
+    """Everything below one folder; the account is as empty at the end as the test leaves it."""
+
+    markets: Mapping[str, Market]
+    s3_url: str
+    canaries: Canaries = field(default_factory=Canaries)
+    extra: dict[str, str] = field(default_factory=dict)  # variables on top, for every command
+    said: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.root.mkdir(parents=True, exist_ok=True)
+        lines = [
+            f"state_dir = {json.dumps(str(self.state))}",
+            f"provider = {json.dumps(','.join(sorted(self.markets)))}",
+            "[storage]",
+            f'url = "{ROOT}"',
+            f"endpoint_url = {json.dumps(self.s3_url)}",
+            'region = "us-east-1"',
+        ]
+        self.config.write_text("\n".join(lines) + "\n")
+
+    @property
+    def market(self) -> Market:
+        """The only one."""
+        (one,) = self.markets.values()
+        return one
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            **super().environment,
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": self.canaries.values["AWS_SECRET_ACCESS_KEY"],
+            "AWS_EC2_METADATA_DISABLED": "true",
+            **{KINDS[name].key_variable: market.account_key for name, market in self.markets.items()},
+            **{KINDS[name].url_variable: market.url for name, market in self.markets.items()},
+            **self.extra,
+        }
+
+    @property
+    def runs(self) -> RunStore:
+        """As the command line sees it; needs this process to hold the bucket's keys."""
+        return RunStore(open_store(ROOT, options={"endpoint_url": self.s3_url, "region": "us-east-1"}))
+
+    def recipe(self, *, name: str = "recipe.yaml", steps: int = 60, **changes: Any) -> Path:
+        given = {"tune_provider": ",".join(sorted(self.markets)), "tune_gpu": {"count": 0}}
+        return super().recipe(name=name, steps=steps, **{**given, **changes})
+
+    def tune(self, *args: str, timeout_s: float = 300, **environment: str) -> subprocess.CompletedProcess[str]:
+        done = super().tune(*args, timeout_s=timeout_s, **environment)
+        self.said += [done.stdout, done.stderr]
+        return done
+
+    def instances(self) -> list[Any]:
+        """What bills right now, at any marketplace."""
+        return [f"{name}/{one}" for name, market in self.markets.items() for one in market.meter.live()]
+
+    def spent_usd(self) -> Decimal:
+        """By the marketplaces' own meters."""
+        return sum((market.meter.total_usd() for market in self.markets.values()), Decimal(0))
+
+    def place(self, instance_id: str) -> tuple[Market, str]:
+        """Who rents out an instance, and its id there."""
+        name, found, own = instance_id.partition("/")
+        return (self.markets[name], own) if found else (self.market, instance_id)
+
+    def tune_home(self, instance_id: InstanceId) -> Path:
+        """Where the start command has put it; a path that does not exist as long as it has not."""
+        market, own = self.place(instance_id)
+        if own not in market.machines.lives:
+            return self.root / _NO_MACHINE
+        told = list((market.machines.home(own) / ".tune").glob("tune-*"))
+        text = told[0].read_text().strip() if told else ""
+        return Path(text) if text else self.root / _NO_MACHINE
+
+    def kill_instance(self, name: str, how: str = "vanish") -> None:
+        """The marketplace takes it: every process at once, no notice."""
+        current = self.run(name).attempt
+        assert current and current.instance_id
+        market, own = self.place(current.instance_id)
+        market.preempt(own, how)
+
+    def places(self) -> Iterator[tuple[str, bytes]]:
+        """Everything that anybody but this user's own environment could read, by name."""
+        for n, text in enumerate(self.said):
+            yield f"output {n}", text.encode()
+        for path in sorted(self.root.rglob("*")):
+            if path.is_file() and not path.is_symlink():
+                yield str(path.relative_to(self.root)), path.read_bytes()
+        store = self.runs.store
+        for info in store.scan(""):
+            yield f"bucket: {info.key}", store.get(info.key).data
+        for name, market in self.markets.items():
+            for logged in list(market.log):
+                told = f"{logged.path} {dict(logged.query)} {dict(logged.headers)}"
+                yield f"{name}: {logged.method} {logged.path}", told.encode() + logged.body
+
+    def close(self) -> None:
+        """No command of ours goes on. What is rented stays rented, for whoever checks."""
+        for child in self.children:
+            if child.poll() is None:
+                child.kill()
+            child.wait()
+
+
+@contextlib.contextmanager
+def cloud_desk(
+    root: Path,
+    tiny: Tiny,
+    *,
+    markets: Sequence[str] = ("vastai",),
+    s3: Callable[[], contextlib.AbstractContextManager[str]] | None = None,
+    keys: Callable[[str, str], None] | None = None,
+) -> Iterator[CloudDesk]:
+    """A desk with marketplaces and a bucket; at the end nothing may be billing, nor anything still run.
+
+    `keys(name, value)` gives this very process the keys to the bucket: `monkeypatch.setenv`.
+    """
+    canaries = Canaries()
+    for name, value in (
+        ("AWS_ACCESS_KEY_ID", ACCESS_KEY),
+        ("AWS_SECRET_ACCESS_KEY", canaries.values["AWS_SECRET_ACCESS_KEY"]),
+    ):
+        (keys or _set)(name, value)
+    with contextlib.ExitStack() as stack:
+        s3_url = stack.enter_context((s3 or lenient_s3)())
+        opened: dict[str, Any] = {}
+        for name in markets:
+            opened[name] = make_market(name, root / f"{name}-machines")
+            stack.callback(opened[name].machines.close)
+            stack.callback(opened[name].close)
+        desk = CloudDesk(root / "desk", tiny, markets=opened, s3_url=s3_url, canaries=canaries)
+        stack.callback(desk.close)
+        yield desk
+        desk.close()
+        billing = desk.instances()
+        leftovers = [line for market in opened.values() for line in _after_closing(market)]
+    assert billing == [], "something is still billing"
+    assert leftovers == [], "a machine has outlived its marketplace"
+
+
+def _after_closing(market: Market) -> list[str]:
+    market.machines.close()
+    return market.machines.leftovers()
+
+
+def _set(name: str, value: str) -> None:
+    import os
+
+    os.environ[name] = value
+
+
+@contextlib.contextmanager
+def lenient_s3() -> Iterator[str]:
+    """moto, with our bucket in it; its STS takes any key."""
+    import boto3
+
+    from tests.storage.moto_s3 import running_moto
+
+    with running_moto() as endpoint:
+        boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1").create_bucket(Bucket=BUCKET)
+        yield endpoint
