@@ -9,22 +9,20 @@ prints the variables under which `tune` uses them, and reads commands: `ls`, `ou
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from tests.cloud.canaries import Canaries
-from tests.cloud.world import ACCESS_KEY, KINDS, ROOT, lenient_s3, make_market
+from tests.cloud.world import ACCESS_KEY, KINDS, ROOT, Market, lenient_s3, make_market
 
 
 @contextlib.contextmanager
-def rehearsal(root: Path, names: Sequence[str]) -> Iterator[tuple[Mapping[str, Any], Mapping[str, str]]]:
+def rehearsal(root: Path, names: Sequence[str]) -> Iterator[tuple[Mapping[str, Market], Mapping[str, str]]]:
     """Marketplaces by name, and the variables under which they and the bucket are found."""
-    import os
-
     secret = Canaries().values["AWS_SECRET_ACCESS_KEY"]
     variables = {
         "AWS_ACCESS_KEY_ID": ACCESS_KEY,
@@ -41,14 +39,13 @@ def rehearsal(root: Path, names: Sequence[str]) -> Iterator[tuple[Mapping[str, A
         for name in names:
             market = make_market(name, root / f"{name}-machines")
             stack.callback(market.close)
-            stack.callback(market.machines.close)
             variables[KINDS[name].key_variable] = market.account_key
             variables[KINDS[name].url_variable] = market.url
             markets[name] = market
         yield markets, variables
 
 
-def obey(line: str, markets: Mapping[str, Any]) -> str:
+def obey(line: str, markets: Mapping[str, Market]) -> str:
     """Carry out one command; what to say about it."""
     words = shlex.split(line)
     if words[:1] == ["ls"]:

@@ -12,15 +12,15 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, cast
 
 from orchestrator.storage.open import open_store
 from orchestrator.storage.runs import RunStore
 from orchestrator.types import InstanceId
 from tests.assets.tiny import Tiny
 from tests.cloud.canaries import Canaries
+from tests.cloud.clock import LeapingClock
 from tests.cloud.faults import Faults
 from tests.cloud.machines import Machines
 from tests.cloud.meter import Meter
@@ -33,47 +33,66 @@ ACCESS_KEY = "AKIDTEST"  # the fakes let it in
 _NO_MACHINE = "nothing is rented"
 
 
-class Market(Protocol):
-    """What every fake marketplace offers to tests."""
-
-    @property
-    def url(self) -> str: ...
-    @property
-    def account_key(self) -> str: ...
-    @property
-    def faults(self) -> Faults: ...
-    @property
-    def log(self) -> list[Logged]: ...
-    @property
-    def meter(self) -> Meter: ...
-    @property
-    def machines(self) -> Machines: ...
-
-    def preempt(self, instance_id: str, how: str = "outbid") -> None:
-        """Take an instance away: `outbid` stops it and keeps its disk, `vanish` leaves nothing."""
-
-    def close(self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a marketplace is called, found and told apart."""
+    """How a marketplace is called, and how `tune` is led to it."""
 
-    maker: str  # module:attribute; called with the folder for its machines
+    maker: Callable[[Path], Market]
     key_variable: str
     url_variable: str
 
 
+@dataclass(frozen=True, slots=True)
+class Market:
+    """A fake marketplace with machines behind it, as tests see any of them."""
+
+    fake: Any  # a Wire with a meter, machines, and ways to take an instance away
+    account_key: str
+    id_type: type = str  # of its instances' ids
+
+    @property
+    def url(self) -> str:
+        return str(self.fake.url)
+
+    @property
+    def faults(self) -> Faults:
+        return cast("Faults", self.fake.faults)
+
+    @property
+    def log(self) -> list[Logged]:
+        return cast("list[Logged]", self.fake.log)
+
+    @property
+    def meter(self) -> Meter:
+        return cast("Meter", self.fake.meter)
+
+    @property
+    def machines(self) -> Machines:
+        return cast("Machines", self.fake.machines)
+
+    def preempt(self, instance_id: str, how: str = "outbid") -> None:
+        """Take an instance away: `outbid` stops it and keeps its disk, `vanish` leaves nothing."""
+        getattr(self.fake, how)(self.id_type(instance_id))
+
+    def close(self) -> None:
+        self.fake.close()
+
+
+def _vastai(under: Path) -> Market:
+    from tests.cloud import vast
+
+    asks = vast.market(4, slots=100, inet_down_cost=0.004, inet_up_cost=0.006)
+    return Market(vast.FakeVast(LeapingClock(), Machines(under), asks), vast.ACCOUNT_KEY, int)
+
+
 KINDS = {
-    "vastai": Kind("tests.cloud.vast:FakeVast", "VAST_API_KEY", "TUNE_VASTAI_API_URL"),
-    "runpod": Kind("tests.cloud.runpod:FakeRunPod", "RUNPOD_API_KEY", "TUNE_RUNPOD_API_URL"),
+    "vastai": Kind(_vastai, "VAST_API_KEY", "TUNE_VASTAI_API_URL"),
 }
 
 
-def make_market(name: str, under: Path) -> Any:
+def make_market(name: str, under: Path) -> Market:
     """A marketplace whose machines lie below a folder."""
-    module, _, attribute = KINDS[name].maker.partition(":")
-    return getattr(import_module(module), attribute)(under)
+    return KINDS[name].maker(under)
 
 
 @dataclass(kw_only=True)
@@ -203,7 +222,7 @@ def cloud_desk(
         (keys or _set)(name, value)
     with contextlib.ExitStack() as stack:
         s3_url = stack.enter_context((s3 or lenient_s3)())
-        opened: dict[str, Any] = {}
+        opened: dict[str, Market] = {}
         for name in markets:
             opened[name] = make_market(name, root / f"{name}-machines")
             stack.callback(opened[name].machines.close)
