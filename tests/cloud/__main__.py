@@ -13,7 +13,7 @@ import os
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tests.cloud.canaries import Canaries
@@ -55,20 +55,20 @@ def obey(line: str, markets: Mapping[str, Market]) -> str:
         return "\n".join(lines) or "nothing is rented"
     if words[:1] == ["cost"]:
         return "\n".join(f"{name}: {market.meter.total_usd():.4f} USD in all" for name, market in markets.items())
-    if len(words) == 2:
-        for market in markets.values():
-            if words[1] in market.meter.live():
-                acts: dict[str, Callable[[], None]] = {
-                    "outbid": lambda market=market: market.preempt(words[1], "outbid"),
-                    "vanish": lambda market=market: market.preempt(words[1], "vanish"),
-                    "freeze": lambda market=market: market.machines.freeze(words[1]),
-                    "thaw": lambda market=market: market.machines.thaw(words[1]),
-                }
-                if words[0] in acts:
-                    acts[words[0]]()
-                    return f"{words[1]}: {words[0]}"
-        return f"no {words[1]} is rented, or no such command"
-    return "ls, cost, outbid ID, vanish ID, freeze ID, thaw ID, quit"
+    if len(words) != 2:
+        return "ls, cost, outbid ID, vanish ID, freeze ID, thaw ID, quit"
+    verb, instance_id = words
+    for market in markets.values():
+        if instance_id not in market.meter.live():
+            continue
+        if verb in ("outbid", "vanish"):
+            market.preempt(instance_id, verb)
+        elif verb in ("freeze", "thaw"):
+            getattr(market.machines, verb)(instance_id)
+        else:
+            break
+        return f"{instance_id}: {verb}"
+    return f"no {instance_id} is rented, or {verb} is no command"
 
 
 def main(names: Sequence[str]) -> int:
