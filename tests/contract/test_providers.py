@@ -16,6 +16,8 @@ from orchestrator.storage.memory import MemoryStore
 from orchestrator.types import InstanceId, LaunchSpec
 from tests.contract.provider_contract import ProviderContract
 from tests.support.local import LocalWorld
+from tests.support.runpod import RunPodWorld
+from tests.support.vast import VastWorld
 
 
 class TestLocal(ProviderContract):
@@ -104,6 +106,35 @@ class TestSim(ProviderContract):
         return SimWorld()
 
 
+class TestVast(ProviderContract):
+    """Vast.ai keeps them, through its SDK, with instances that take their time to be seen and to go."""
+
+    provider_name = "vastai"
+
+    @pytest.fixture
+    def world(self) -> Iterator[VastWorld]:
+        world = VastWorld()
+        world.cloud.listed_after_s, world.cloud.gone_after_s = 20, 4
+        for ask in world.cloud.asks.values():
+            ask.boot_s = 30
+        yield world
+        world.close()
+
+
+class TestRunPod(ProviderContract):
+    """RunPod keeps them over its REST v2, with a list that lags and pods that come up in stages and die slowly."""
+
+    provider_name = "runpod"
+
+    @pytest.fixture
+    def world(self) -> Iterator[RunPodWorld]:
+        world = RunPodWorld()
+        world.cloud.list_lag_s, world.cloud.dies_for_s, world.cloud.page_size = 40, 6, 1
+        world.cloud.stage_s = 7
+        yield world
+        world.close()
+
+
 def test_every_registered_provider_is_held_to_the_contract() -> None:
     module = sys.modules[__name__]
     suites = [c for c in vars(module).values() if isinstance(c, type) and issubclass(c, ProviderContract)]
@@ -113,6 +144,6 @@ def test_every_registered_provider_is_held_to_the_contract() -> None:
 
 def test_what_a_provider_cannot_show_is_said_with_a_reason() -> None:
     hooks = {"vanish", "outbid", "refusing", "unclear"}
-    for suite in (TestLocal, TestSim):
+    for suite in (TestLocal, TestRunPod, TestSim, TestVast):
         assert set(suite.cannot) <= hooks
         assert all(suite.cannot.values())
