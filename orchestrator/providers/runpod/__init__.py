@@ -20,7 +20,7 @@ def build(settings: ProviderSettings) -> Bound:
     """The provider, the way into its instances, and its account. Asks nobody: a wrong key shows at the first call."""
     from orchestrator.providers.runpod.account import RunPodAccount
     from orchestrator.providers.runpod.credentials import api_key, base_url
-    from orchestrator.providers.runpod.provider import RunPodProvider
+    from orchestrator.providers.runpod.provider import RunPodProvider, farewell
     from orchestrator.providers.runpod.rest import Rest
 
     url = base_url(os.environ, settings.options)
@@ -31,5 +31,6 @@ def build(settings: ProviderSettings) -> Bound:
         functools.partial(lazy("orchestrator.remote.ssh:connect"), state_dir=settings.state_dir),
         account=RunPodAccount(rest),
         is_elsewhere=True,
+        farewell=farewell(url),
         key_source=source,
     )

@@ -208,8 +208,8 @@ def start_args(script: str) -> str:
     """A script as one line of container arguments, which RunPod takes apart by its own rules.
 
     So nothing in it needs quoting beyond one pair of apostrophes, and there is no `$` to be expanded, as in what
-    SkyPilot sends. Newer clients send `entrypoint` and `cmd` lists (dstack, September 2026), which the OpenAPI of August 2026
-    refuses as unknown. A bare `cd` leads home, where there is room to write.
+    SkyPilot sends. Newer clients send `entrypoint` and `cmd` lists (dstack, September 2026), which the OpenAPI of
+    August 2026 refuses as unknown. A bare `cd` leads home, where there is room to write.
     """
     packed = base64.b64encode(script.encode()).decode()
     return f"sh -c 'umask 077; cd; echo {packed} | base64 -d > .tune-boot.sh; exec sh .tune-boot.sh'"
