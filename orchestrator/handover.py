@@ -44,6 +44,17 @@ EXIT_OOM = 76  # ran out of GPU or host memory; nothing was saved on the way out
 
 
 @dataclass(frozen=True, slots=True)
+class Expected:
+    """What was paid for. An instance that has less is given back."""
+
+    gpu_count: int = 0  # 0: GPUs are not looked at
+    gpu_name: str = ""
+    vram_gib: float = 0.0  # per GPU
+    min_cuda: float = 0.0
+    disk_gb: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class AgentConfig:
     """`agent.json`: all the agent knows of the world."""
 
@@ -64,6 +75,9 @@ class AgentConfig:
     allow_optimizer_reset: bool = False
     bad_loss_logs: int = 3  # so many NaN, infinite or zero losses in a row are a divergence
     min_free_gb: float = 0.0  # stop below so much free disk, whatever the last checkpoint's size makes of it
+    environment: str = ""  # whose interpreter trains: auto | image | pinned | a path; empty: `trainer_python`
+    stack: str = ""  # the pinned versions, by the name of their file below stacks/
+    expect: Expected | None = None  # None: the instance is taken as it is
     format: int = 1
 
 

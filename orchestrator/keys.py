@@ -73,6 +73,11 @@ def exit_record(run_id: str, number: int) -> str:
     return f"{attempt(run_id, number)}exit.json"
 
 
+def probe(run_id: str, number: int) -> str:
+    """Written, read and removed again by an agent that tries its keys and its line."""
+    return f"{attempt(run_id, number)}probe"
+
+
 def blobs(run_id: str, number: int) -> str:
     return f"{attempt(run_id, number)}blobs/"
 
@@ -84,6 +89,11 @@ def blob(run_id: str, number: int, sha256: str) -> str:
 def log_segment(run_id: str, number: int, segment: int) -> str:
     """Logs are written in segments, because a bucket cannot append."""
     return f"{attempt(run_id, number)}log/{segment:06d}.txt"
+
+
+def setup_log(run_id: str, number: int) -> str:
+    """The end of the log of a set-up that failed before there was an agent."""
+    return f"{attempt(run_id, number)}setup.txt"
 
 
 def metrics_segment(run_id: str, number: int, segment: int) -> str:

@@ -36,6 +36,7 @@ class Status:
     setting: tuple[int, int] = (0, 0)
     trainer_starts: int = 0
     agent_starts: int = 0
+    can_end_itself: bool | None = None  # as tried out; None: there was no way to ask
     notes: deque[str] = field(default_factory=lambda: deque(maxlen=_NOTES_MAX))
 
     def note(self, text: str) -> None:
@@ -131,7 +132,9 @@ class Pulse(threading.Thread):
             disk_free_gb=round(machine.disk_free_bytes(self._home.root) / 1e9, 2),
             ram_used_gb=machine.ram_used_gb(),
             gpus=machine.gpus(),
-            can_end_itself=bool(os.environ.get("TUNE_FAREWELL", "").strip()),
+            can_end_itself=bool(os.environ.get("TUNE_FAREWELL", "").strip())
+            if status.can_end_itself is None
+            else status.can_end_itself,
             ends_at_latest_s=seconds_left(self._home),
             micro_batch_size=status.setting[0],
             gradient_accumulation_steps=status.setting[1],

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from orchestrator import codec
-from orchestrator.agent import disk, finish, machine, publishing, restore, snapshots, trainer, watchdog
+from orchestrator.agent import compute, disk, finish, machine, publishing, ready, restore, snapshots, trainer, watchdog
 from orchestrator.agent.bucket import Bucket, GivenUp, Superseded
 from orchestrator.agent.ending import Again, AttemptEnds, Ending, Left, judge, smaller
 from orchestrator.agent.fetch import fetch_job
@@ -126,12 +126,25 @@ class Supervisor:
             _log.info("found the trainer of start %d again", last.start.number)
             self._read_spec()
             if self._spec is not None:
+                self._config = ready.as_before(self._home, self._config)
                 self._take(last)
                 self._sync.start()
                 return last
         trainer.end_leftovers(self._home, clock=self._clock)
+        made = ready.make_ready(
+            self._home,
+            self._config,
+            self._bucket,
+            self._status,
+            clock=self._clock,
+            say=self._say,
+            is_over=lambda: self._pulse.orders.superseded or self._reason_to_leave() is not None,
+            free=self._free,
+        )
+        self._config = made.config
         self._say("fetching")
         self._use(fetch_job(self._bucket, self._home, until=self._patience()))
+        compute.require_quantising(made.computes, self._spec)
         if last is not None:
             if not self._may_restart("vanished", last.start.restored_step or 0, at_most=5):
                 raise AttemptEnds(Ending(Outcome.HOST_FAULT, 1, "the trainer keeps vanishing on this instance"))
