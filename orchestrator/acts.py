@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from orchestrator import checkpoints, keys, money
+from orchestrator import checkpoints, keys
 from orchestrator.absence import INTENT_FRESH_S
-from orchestrator.bootstrap import agent_config, bootstrap, launch_spec
 from orchestrator.errors import (
     CredentialsMissing,
     InstanceNotFound,
@@ -19,7 +18,6 @@ from orchestrator.errors import (
     ProviderUnavailable,
     QuotaExceeded,
     RecordCorrupt,
-    RemoteError,
     RunConflict,
     StorageError,
 )
@@ -154,11 +152,7 @@ class Renting:
 
     def _create(self, attempt: Attempt) -> Run:
         offer, provider = attempt.offer, self.context.bound(self.run.provider).provider
-        now = self.context.runs.store.now()
-        spent = money.ledger(self.run, now).allowance_usd
-        spec = launch_spec(self.run, offer, start_command=self.context.start_command, spent_usd=spent, now=now)
-        if self.context.bound(self.run.provider).is_elsewhere:
-            spec = self.context.keyed(spec, attempt.token)
+        spec = self.context.spec(self.run, attempt, now=self.context.runs.store.now())
         try:
             created = provider.create(
                 offer, spec, token=attempt.token, timeout_s=provider.capabilities.create_timeout_s
@@ -252,62 +246,6 @@ def _no_offer(count: int, nearest: Sequence[Miss]) -> NoOfferFits:
     return NoOfferFits(
         f"none of {count} offers fits; the nearest:{lines}", hint="raise max_usd_per_hour, or ask for less"
     )
-
-
-def put_agent(context: Context, run: Run, instance: Instance) -> tuple[Run, list[str]]:
-    """Bootstrap under a claim that is renewed on the way. An instance that cannot be reached yet is tried again."""
-    attempt = run.attempts[-1]
-    policy = context.policy(run.provider)
-    config = agent_config(
-        run,
-        attempt.number,
-        storage_url=context.runs.store.url,
-        storage_options=context.storage_options,
-        trainer_python=context.trainer_python,
-    )
-
-    def claim(seconds: float | None, *, done: bool = False) -> Run:
-        now = context.runs.store.now()
-        until = None if seconds is None else now + timedelta(seconds=seconds)
-
-        def edit(fresh: Run) -> Run:
-            if not _is_bootstrapping(fresh, attempt):
-                raise RunConflict(f"run {run.run_id} has moved on while its agent was put in place")
-            if (
-                not done
-                and until
-                and fresh.claim_until
-                and until - fresh.claim_until < timedelta(seconds=policy.claim_s / 2)
-            ):
-                return fresh
-            marked = with_attempt(fresh, attempt.number, lambda a: replace(a, bootstrapped_at=now)) if done else fresh
-            return replace(marked, claim_until=until)
-
-        return amend(context, run.run_id, edit)
-
-    try:
-        remote = context.bound(run.provider).connect(instance)
-        try:
-            bootstrap(
-                remote,
-                config=config,
-                secrets=context.secrets,
-                agent_script=context.agent_script,
-                renew=lambda: _nothing(claim(policy.claim_s)),
-            )
-        finally:
-            remote.close()
-    except RemoteError as e:
-        return claim(None), [f"{instance.instance_id} cannot be reached yet: {e.message}"]
-    return claim(policy.first_beat_s, done=True), ["the agent is in place"]
-
-
-def _nothing(_: object) -> None:
-    """For a callback whose result nobody wants."""
-
-
-def _is_bootstrapping(run: Run, attempt: Attempt) -> bool:
-    return run.phase is Phase.BOOTSTRAPPING and run.attempts[-1].number == attempt.number
 
 
 def prune(context: Context, run: Run) -> list[str]:

@@ -16,7 +16,7 @@ from orchestrator import codec, keys
 from orchestrator.errors import AlreadyExists, Problem, RecipeError, RunConflict, RunNotFound, UsageError
 from orchestrator.handover import JobFile, JobFiles
 from orchestrator.leaks import Scanner, suspicious_name
-from orchestrator.recipe import needs
+from orchestrator.recipe import gpus, needs
 from orchestrator.recipe.model import TuneBlock
 from orchestrator.types import Limits, Requirements, Run, RunId, new_run_id
 
@@ -181,6 +181,7 @@ def _record(prepared: Prepared, runs: RunStore, run_id: RunId, name: str, now: d
         data_sha256=prepared.report.data_sha256,
         provider=prepared.provider,
         want=prepared.want,
+        environment=prepared.recipe.tune.environment,
         needs=needs.secrets(prepared.recipe),
         limits=Limits(**{limit.name: getattr(prepared.recipe.tune, limit.name) for limit in fields(Limits)}),
     )
@@ -194,7 +195,7 @@ def want(tune: TuneBlock, *, is_elsewhere: bool, sent_gb: float = 0.0) -> Requir
         disk_gb=tune.disk_gb or 0.0,
         spot=tune.spot,
         max_usd_per_hour=tune.max_usd_per_hour,
-        gpu_names=tune.gpu,
+        gpu_names=gpus.canonical(tune.gpu),
         image=tune.image or "",
     )
     if not is_elsewhere:

@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 from orchestrator import money
 from orchestrator.absence import Policy, instance_of
-from orchestrator.errors import InstanceNotFound, ProviderError, RecordCorrupt, RemoteError, TuneError
+from orchestrator.bootstrap import Baggage, elsewhere, launch_spec
+from orchestrator.errors import InstanceNotFound, ProviderError, RecordCorrupt, TuneError
 from orchestrator.policy import policy_for
+from orchestrator.providers.boot import NO_FAREWELL, boot_script
 from orchestrator.providers.market import named
 from orchestrator.providers.registry import Bound
 from orchestrator.states import Probe, Seen
 from orchestrator.storage.runs import RunStore
 from orchestrator.types import (
+    Attempt,
     ExitRecord,
     Heartbeat,
     Instance,
@@ -48,7 +51,7 @@ class Context:
     runs: RunStore
     bound: Callable[[str], Bound]  # a provider by name
     start_command: str  # runs on the instance from its first boot
-    agent_script: bytes  # agent.sh: starts the agent on an instance
+    agent_script: bytes  # agent.sh of instances on this very computer
     secrets: Mapping[str, str] = field(default_factory=dict)
     storage_options: Mapping[str, str] = field(default_factory=dict)
     trainer_python: str = ""
@@ -67,6 +70,25 @@ class Context:
             public_key=sshkeys.public_key(self.state_dir, parts.run_id),
             proof_secret=sshpins.proof_secret(self.state_dir, parts.run_id, token),
         )
+
+    def spec(self, run: Run, attempt: Attempt, *, now: datetime) -> LaunchSpec:
+        """How the attempt's instance starts."""
+        spent = money.ledger(run, now).allowance_usd
+        spec = launch_spec(run, attempt.offer, start_command=self.start_command, spent_usd=spent, now=now)
+        return self.keyed(spec, attempt.token) if self.bound(run.provider).is_elsewhere else spec
+
+    def boot_script(self, run: Run, attempt: Attempt) -> str:
+        """What is sent again over SSH, for a platform that has not run the start command; empty on this computer."""
+        bound = self.bound(run.provider)
+        if not bound.is_elsewhere:
+            return ""
+        lender = bound.members.get(attempt.offer.provider, bound)
+        spec = self.spec(run, attempt, now=self.runs.store.now())
+        return boot_script(spec, attempt.token, lender.farewell or NO_FAREWELL, foreground=False)
+
+    def baggage(self, run: Run) -> Baggage:
+        """What the agent needs on the instance."""
+        return elsewhere() if self.bound(run.provider).is_elsewhere else Baggage(self.agent_script)
 
     def secrets_for(self, run: Run) -> Mapping[str, str]:
         """On this very computer all that is set; on rented ones only what the recipe needs."""
@@ -223,16 +245,16 @@ class Look:
         instance = instance_of(run.attempts[-1], listed, answers) if run.attempts else None
         if run.phase is not Phase.RUNNING or instance is None or instance.state is InstanceState.STOPPED:
             return Probe.NOT_ASKED
-        from orchestrator.bootstrap import agent_age_s, put_secrets
+        from orchestrator.bootstrap import agent_age_s, put_keys
 
         try:
             remote = self.context.bound(run.provider).connect(instance)
             try:
-                put_secrets(remote, self.context.secrets_for(run))
+                put_keys(remote, self.context.secrets_for(run), self.context.grant(run))
                 age_s = agent_age_s(remote)
             finally:
                 remote.close()
-        except RemoteError as e:
+        except TuneError as e:
             self.troubles.append(f"no answer from {instance.instance_id}: {e.message}")
             return Probe.FAILED
         is_dead = age_s is not None and age_s > self.context.policy(run.provider).heartbeat_grace_s

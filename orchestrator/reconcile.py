@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 from orchestrator import upkeep
 from orchestrator.absence import instance_of
-from orchestrator.acts import Renting, amend, prune, put_agent, terminate
+from orchestrator.acts import Renting, amend, prune, terminate
 from orchestrator.errors import RunConflict, TerminationUnconfirmed, TuneError
 from orchestrator.observe import Context, Listing, Look
+from orchestrator.placing import put_agent
 from orchestrator.states import Action, Step, decide, reopened, stopped
 from orchestrator.types import Phase, Run, RunId
 

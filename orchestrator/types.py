@@ -379,6 +379,7 @@ class Run:
     excluded_offers: tuple[str, ...] = ()
     want: Requirements = field(default_factory=Requirements)
     limits: Limits = field(default_factory=Limits)
+    environment: str = "auto"  # whose interpreter trains on a rented instance: auto | image | pinned | a path
     needs: tuple[str, ...] = ()  # names of the secrets that its recipe needs on an instance, such as HF_TOKEN
     writer: str = ""  # a nonce per save, so that a writer recognises its own bytes after an unclear answer
     format: int = 1

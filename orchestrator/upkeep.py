@@ -1,14 +1,16 @@
-"""What a pass does beside moving a run: fresh keys for a living instance, the marketplace's bill, a note about a bad host.
+"""What a pass does beside moving a run: fresh keys for an instance, the marketplace's bill, a note about a bad host.
 
 None of it stands in the way of anything: what goes wrong is told, and the next pass tries again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from orchestrator.acts import amend, with_attempt
+from orchestrator.bootstrap import put_keys
 from orchestrator.errors import ProviderError, RemoteError, RunConflict, TuneError
 from orchestrator.observe import Context
 from orchestrator.storage import hosts
@@ -52,8 +54,6 @@ def renew_keys(context: Context, run: Run, instance: Instance | None, now: datet
         return run, []
     if instance.state is not InstanceState.RUNNING or not keys_are_due(current, now):
         return run, []
-    from orchestrator.bootstrap import put_keys
-
     try:
         grant = context.grant(run)
         remote = context.bound(run.provider).connect(instance)
@@ -91,8 +91,8 @@ def settle_bills(context: Context, run: Run, now: datetime) -> tuple[Run, list[s
     return run, troubles
 
 
-def _noted(context: Context, run: Run, number: int, edit: object) -> Run:
+def _noted(context: Context, run: Run, number: int, edit: Callable[[Attempt], Attempt]) -> Run:
     try:
-        return amend(context, run.run_id, lambda fresh: with_attempt(fresh, number, edit))  # type: ignore[arg-type]
+        return amend(context, run.run_id, lambda fresh: with_attempt(fresh, number, edit))
     except RunConflict:
         return run

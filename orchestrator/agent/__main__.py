@@ -74,7 +74,7 @@ def _run(home: Home, redactor: Redactor) -> int:
         config,
         redactor=redactor,
         clock=clock,
-        open_store=lambda: open_store(config.storage_url, options=config.storage_options),
+        open_store=lambda: open_store(config.storage_url, options=_storage_options(home, config)),
     )
 
     def stop(_number: int, _frame: FrameType | None) -> None:
@@ -89,6 +89,12 @@ def _run(home: Home, redactor: Redactor) -> int:
     stopped_from_outside = supervisor.stop
     farewell.end_instance(home, reason=reason, clock=clock, keep_on=lambda: not stopped_from_outside.is_set())
     return 0
+
+
+def _storage_options(home: Home, config: AgentConfig) -> dict[str, str]:
+    """On a rented instance the bucket's keys lie in a file; they never enter the environment."""
+    own = {"credentials_file": str(home.storage_keys)} if home.storage_keys.exists() else {}
+    return {**config.storage_options, **own}
 
 
 def _take_lock(home: Home) -> int | None:

@@ -30,7 +30,12 @@ _DROPPED = (
     "TMP",
     "LC_CTYPE",
     "LANGUAGE",
+    "PYTHONPATH",  # the agent's own packages
+    "PYTHONHOME",
+    "TUNE_FAREWELL",
 )
+# Keys to the bucket and to the instance: the agent's, and nobody else's.
+_DROPPED_KEYS = ("RUNPOD_API_KEY", "CONTAINER_API_KEY", "VAST_API_KEY", "RUNPOD_SECRET_", "TUNE_WORKER_")
 _FIXED = {
     "LANG": "C.UTF-8",
     "LC_ALL": "C.UTF-8",
@@ -44,7 +49,8 @@ def trainer_environment(
     home: Home, base: Mapping[str, str], extra: Mapping[str, str], *, note: Callable[[str], None]
 ) -> dict[str, str]:
     """The agent's own environment, made safe, then what the job asks for. Makes the cache folders."""
-    env = {name: value for name, value in base.items() if name not in _DROPPED}
+    dropped = (*_DROPPED_KEYS, *(("AWS_",) if home.storage_keys.exists() else ()))
+    env = {name: value for name, value in base.items() if name not in _DROPPED and not name.startswith(dropped)}
     env.update(_FIXED)
     for name, folder in _CACHES.items():
         env[name] = str(_own_folder(home, folder, note))

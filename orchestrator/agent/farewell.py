@@ -23,7 +23,8 @@ def end_instance(home: Home, *, reason: str, clock: Clock, keep_on: Callable[[],
     no farewell command: there the orchestrator alone can end the instance.
     """
     write_atomically(home.ended, (reason + "\n").encode(), mode=0o644)
-    home.secrets.unlink(missing_ok=True)
+    for keys in (home.secrets, home.storage_keys, home.root / "signed.json"):
+        keys.unlink(missing_ok=True)
     command = os.environ.get("TUNE_FAREWELL", "").strip()
     if not command:
         _log.warning("this instance cannot end itself: TUNE_FAREWELL is not set")

@@ -57,6 +57,11 @@ class Home:
         return self.root / "secrets.json"
 
     @property
+    def storage_keys(self) -> Path:
+        """The bucket's keys on a rented instance, renewed from outside."""
+        return self.root / "storage.json"
+
+    @property
     def deadline(self) -> Path:
         return self.root / "deadline"
 

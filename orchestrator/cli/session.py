@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from orchestrator.clock import Clock
     from orchestrator.observe import Context
     from orchestrator.providers.registry import Bound, ProviderSettings, Row
+    from orchestrator.storage.grants import Grant
     from orchestrator.storage.runs import RunStore
     from orchestrator.sweep import SweepReport
     from orchestrator.types import Namespace, Run
@@ -124,6 +125,23 @@ class Session:
             agent_script=local_agent_script(),
             secrets=self.secrets(),
             storage_options=self.settings.storage_options,
+            state_dir=self.settings.state_dir,
+            grant=self.grant,
+        )
+
+    def grant(self, run: Run) -> Grant | None:
+        """Keys to the bucket for one run's rented instance; none for this computer's own, which has ours."""
+        from orchestrator import keys
+        from orchestrator.storage import grants
+        from orchestrator.storage.uri import parse
+
+        if not self.provider(run.provider).is_elsewhere:
+            return None
+        return grants.mint(
+            parse(self.settings.storage),
+            self.settings.storage_options,
+            run_prefix=keys.run(run.run_id),
+            environment=os.environ,
         )
 
     def sweep(self, *, dry_run: bool = False) -> SweepReport:

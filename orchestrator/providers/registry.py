@@ -16,6 +16,7 @@ from orchestrator.providers.base import Account, Capabilities, Provider
 from orchestrator.types import Instance
 
 if TYPE_CHECKING:
+    from orchestrator.providers.boot import Farewell
     from orchestrator.remote.base import Remote
 
 PLUGIN_GROUP = "tune.providers"
@@ -45,6 +46,7 @@ class Bound:
     account: Account | None = None  # where the marketplace tells of money
     is_elsewhere: bool = False  # its instances are other people's computers: see `bootstrap`
     key_source: str = ""  # where its key was found, such as $VAST_API_KEY; never the key
+    farewell: Farewell | None = None  # how its instances end themselves
     members: Mapping[str, Bound] = field(default_factory=dict)  # of several marketplaces that stand for one
 
 

@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
@@ -27,7 +28,8 @@ _FIRST_WAIT_S = 0.5  # doubled each time, and drawn between half and whole so th
 _CONNECT_TIMEOUT_S = 10
 READ_TIMEOUT_S = 60.0  # between two bytes; a stalled transfer is an error well before two minutes
 _CONNECTIONS = 16
-OPTIONS = ("endpoint_url", "region", "addressing_style", "profile")
+OPTIONS = ("endpoint_url", "region", "addressing_style", "profile", "credentials_file", "single_writer")
+FOR_GRANTS = ("role_arn", "sts_endpoint_url", "send_own_keys", "grant_hours")  # of no concern to the store itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +45,11 @@ class Connection:
     def __init__(
         self, bucket: str, where: str, *, options: Mapping[str, str], clock: Clock, read_timeout_s: float
     ) -> None:
-        unknown = sorted(set(options) - set(OPTIONS))
+        unknown = sorted(set(options) - {*OPTIONS, *FOR_GRANTS})
         if unknown:
             raise StorageError(
-                f"unknown storage options: {', '.join(unknown)}", hint=f"[storage_options] takes {', '.join(OPTIONS)}"
+                f"unknown storage options: {', '.join(unknown)}",
+                hint=f"[storage_options] takes {', '.join((*OPTIONS, *FOR_GRANTS))}",
             )
         self._bucket = bucket
         self._where = where
@@ -103,12 +106,26 @@ class Connection:
         if sdk_log.level == logging.NOTSET:
             sdk_log.setLevel(logging.WARNING)  # at DEBUG it writes signed requests and session tokens
         wanted = self._endpoint()
-        session = boto3.session.Session(profile_name=self._options.get("profile") or None)
+        session = self._session(boto3.session.Session)
         client = self._make(session, wanted, is_custom=bool(wanted.url))
         if not wanted.url and not _is_amazon(client.meta.endpoint_url):
             # The endpoint came from the user's AWS config file, which only the SDK reads.
             client = self._make(session, wanted, is_custom=True)
         return client
+
+    def _session(self, kind: type[Session]) -> Session:
+        """With the keys of `credentials_file`, read afresh for each request; else with those that the SDK finds."""
+        path = self._options.get("credentials_file", "")
+        if not path:
+            return kind(profile_name=self._options.get("profile") or None)
+        import botocore.session
+
+        from orchestrator.storage.s3keys import FileCredentials
+
+        core = botocore.session.get_session()
+        # There is no public way to hand over a source that is asked for each request.
+        core._credentials = FileCredentials(Path(path))  # type: ignore[attr-defined] # noqa: SLF001
+        return kind(botocore_session=core)
 
     def _make(self, session: Session, wanted: Endpoint, *, is_custom: bool) -> S3Client:
         from botocore.config import Config

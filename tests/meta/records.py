@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import codec
-from orchestrator.handover import AgentConfig, JobFile, JobFiles, JobSpec, Snapshot, TrainerConfig
+from orchestrator.handover import AgentConfig, Expected, JobFile, JobFiles, JobSpec, Snapshot, TrainerConfig
 from orchestrator.storage.runs import NameClaim
 from orchestrator.types import (
     ArtifactManifest,
@@ -132,6 +132,7 @@ RUN = Run(
         expected_hours=3.5,
         image="org/image:1",
     ),
+    environment="pinned",
     needs=("HF_TOKEN",),
     limits=Limits(budget_usd=Decimal("6.00"), deadline_s=43200.0),
     writer="0011223344556677",
@@ -182,7 +183,18 @@ RECORDS: dict[str, object] = {
     "name": NameClaim("nächtlich 训练", RunId("1sjnsbkkw4"), "cd" * 32, "ef" * 32),
     "files": JobFiles((JobFile("trainer/job.json", 10, "ab" * 32),)),
     "job": JobSpec("trl", ("{python}", "{job}/train.py"), {"lora_r": 8}, 2, 4, {"OMP_NUM_THREADS": "1"}),
-    "agent": AgentConfig("1sjnsbkkw4", 2, "s3://b/p", "cd" * 32, "ef" * 32, {"region": "auto"}, "/venv/bin/python"),
+    "agent": AgentConfig(
+        "1sjnsbkkw4",
+        2,
+        "s3://b/p",
+        "cd" * 32,
+        "ef" * 32,
+        {"region": "auto"},
+        "/venv/bin/python",
+        environment="auto",
+        stack="trl",
+        expect=Expected(1, "RTX4090", 24.0, 12.8, 100.0),
+    ),
     "trainer": TrainerConfig({"lora_r": 8}, "/j", "/w", "/w/out", "/w/s", "/w/f", "/w/c", "/w/e", 2, 4, 1200.0, "/r"),
     "snapshot": Snapshot(40, 60, {"optimizer.pt": 99}, 2, 1.25, {"torch": "2.13.0"}, {"tokens": 4096}),
 }

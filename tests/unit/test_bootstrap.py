@@ -8,7 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from orchestrator import codec
-from orchestrator.bootstrap import agent_config, bootstrap, launch_spec, local_agent_script
+from orchestrator.bootstrap import Baggage, agent_config, bootstrap, launch_spec, local_agent_script
 from orchestrator.handover import AgentConfig
 from orchestrator.remote.base import Completed
 from orchestrator.types import Limits, Phase, Requirements
@@ -44,7 +44,7 @@ def _config() -> AgentConfig:
 def test_the_agent_script_comes_last_because_the_start_command_waits_for_it() -> None:
     desk, renewed = Desk(), []
     bootstrap(
-        desk, config=_config(), secrets={"K": "v"}, agent_script=b"go", renew=lambda: renewed.append(len(desk.puts))
+        desk, config=_config(), secrets={"K": "v"}, baggage=Baggage(b"go"), renew=lambda: renewed.append(len(desk.puts))
     )
     assert [(path, oct(mode)) for path, _, mode in desk.puts] == [
         ("agent.json", "0o600"),
@@ -58,7 +58,7 @@ def test_the_agent_script_comes_last_because_the_start_command_waits_for_it() ->
 def test_doing_it_twice_puts_the_same_bytes() -> None:
     first, second = Desk(), Desk()
     for desk in (first, second):
-        bootstrap(desk, config=_config(), secrets={"K": "v"}, agent_script=b"go")
+        bootstrap(desk, config=_config(), secrets={"K": "v"}, baggage=Baggage(b"go"))
     assert first.puts == second.puts
 
 

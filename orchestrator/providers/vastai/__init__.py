@@ -22,7 +22,7 @@ def build(settings: ProviderSettings) -> Bound:
     from orchestrator.providers.vastai.account import VastAccount
     from orchestrator.providers.vastai.api import Api, check_sdk
     from orchestrator.providers.vastai.credentials import api_key, base_url
-    from orchestrator.providers.vastai.provider import VastProvider
+    from orchestrator.providers.vastai.provider import VastProvider, farewell
 
     check_sdk()
     url = base_url(os.environ, settings.options)
@@ -33,5 +33,6 @@ def build(settings: ProviderSettings) -> Bound:
         functools.partial(lazy("orchestrator.remote.ssh:connect"), state_dir=settings.state_dir),
         account=VastAccount(api),
         is_elsewhere=True,
+        farewell=farewell(url),
         key_source=source,
     )
