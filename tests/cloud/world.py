@@ -48,7 +48,7 @@ class Market:
 
     fake: Any  # a Wire with a meter, machines, and ways to take an instance away
     account_key: str
-    id_type: type = str  # of its instances' ids
+    take: Callable[[str, str], None]  # an instance, and how: see `preempt`
 
     @property
     def url(self) -> str:
@@ -72,21 +72,31 @@ class Market:
 
     def preempt(self, instance_id: str, how: str = "outbid") -> None:
         """Take an instance away: `outbid` stops it and keeps its disk, `vanish` leaves nothing."""
-        getattr(self.fake, how)(self.id_type(instance_id))
+        self.take(instance_id, how)
 
     def close(self) -> None:
         self.fake.close()
 
 
 def _vastai(under: Path) -> Market:
-    from tests.cloud import vast
+    from tests.cloud import vast, vast_rows
 
-    asks = vast.market(4, slots=100, inet_down_cost=0.004, inet_up_cost=0.006)
-    return Market(vast.FakeVast(LeapingClock(), Machines(under), asks), vast.ACCOUNT_KEY, int)
+    asks = vast_rows.market(4, slots=100, inet_down_cost=0.004, inet_up_cost=0.006)
+    fake = vast.FakeVast(LeapingClock(), Machines(under), asks)
+    ways = {"outbid": fake.outbid, "vanish": fake.vanish}
+    return Market(fake, vast.ACCOUNT_KEY, lambda instance_id, how: ways[how](int(instance_id)))
+
+
+def _runpod(under: Path) -> Market:
+    from tests.cloud.runpod import FakeRunPod
+
+    fake = FakeRunPod(under, clock=LeapingClock())
+    return Market(fake, fake.account_key, fake.preempt)
 
 
 KINDS = {
     "vastai": Kind(_vastai, "VAST_API_KEY", "TUNE_VASTAI_API_URL"),
+    "runpod": Kind(_runpod, "RUNPOD_API_KEY", "TUNE_RUNPOD_API_URL"),
 }
 
 
