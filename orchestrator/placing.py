@@ -72,7 +72,7 @@ def _config(context: Context, run: Run, attempt: Attempt) -> AgentConfig:
 
 
 def _signed(context: Context, run: Run, attempt: Attempt) -> dict[str, str]:
-    """Addresses for a set-up that fails before the agent can write by itself; none where the store has no such thing."""
+    """Addresses for a set-up that fails before the agent can write by itself; none where the store has none."""
     presign = getattr(context.runs.store, "presign_put", None)
     if presign is None or not context.bound(run.provider).is_elsewhere:
         return {}
