@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from threading import Lock
-from typing import Any, cast
+from typing import Any
 
 from botocore.credentials import Credentials, ReadOnlyCredentials
 
@@ -36,5 +36,5 @@ class FileCredentials(Credentials):
             except (OSError, ValueError, KeyError, TypeError):
                 pass
             self.access_key, self.secret_key = self._keys.access_key, self._keys.secret_key
-            self.token = cast("str", self._keys.token)  # None for keys that do not expire
+            self.token = self._keys.token  # type: ignore[assignment]  # None for keys that do not expire
             return self._keys
