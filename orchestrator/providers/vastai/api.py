@@ -102,7 +102,7 @@ class Api:
         raise Refused(
             status,
             str(answer.get("error") or ""),
-            words or f"HTTP {status}",
+            words or ("rented, and not started" if contract else f"HTTP {status}"),
             is_own="success" in answer,
             contract=contract,
             retry_after_s=_retry_after_s(response.headers, answer, response.content),

@@ -114,11 +114,11 @@ def _asks(
 
 
 def _pages(api: Api, want: Requirements, kind: str, ends: float, *, narrow: bool) -> list[Ask]:
-    """Page after page by price. One that does not come ends it: the cheaper ones are here already."""
+    """Page after page by price. One that does not come ends it: better offers are here already."""
     found: dict[int, Ask] = {}
-    above: dict[str, Any] = {}
+    bounds: Mapping[str, float] = {}
     for _ in range(MOST_SEARCHES if narrow else 1):
-        body = query(want, kind, above, narrow=narrow)
+        body = query(want, kind, bounds, narrow=narrow)
         left_s = max(0.1, ends - api.clock.monotonic())
         try:
             rows = api.call("POST", "/bundles/", body=body, timeout_s=left_s).get("offers")
@@ -129,17 +129,28 @@ def _pages(api: Api, want: Requirements, kind: str, ends: float, *, narrow: bool
         if not isinstance(rows, list):
             raise Unheard("a search without offers")
         page = read_all(Ask, rows)
-        fresh = [ask for ask in page if ask.id not in found]
-        found |= {ask.id: ask for ask in fresh}
-        dearest = max((ask.dph_total for ask in page if ask.dph_total is not None), default=None)
-        if len(rows) < PAGE_ROWS or len(found) >= MOST_ROWS or dearest is None or (not fresh and "gt" in above):
+        known = len(found)
+        found |= {ask.id: ask for ask in page}
+        told = [ask.dph_total for ask in page if ask.dph_total is not None]
+        if len(rows) < PAGE_ROWS or len(found) >= MOST_ROWS or not told:
             break
-        # A whole page of one price would come again and again: then on to what is dearer.
-        above = {"gte": float(dearest)} if fresh else {"gt": float(dearest)}
+        onward = _onward(told, bounds, is_stuck=len(found) == known)
+        if onward is None:
+            break
+        bounds = onward
     return list(found.values())
 
 
-def query(want: Requirements, kind: str, above: Mapping[str, Any], *, narrow: bool) -> dict[str, Any]:
+def _onward(told: list[Decimal], bounds: Mapping[str, float], *, is_stuck: bool) -> Mapping[str, float] | None:
+    """The prices of the next page: from the dearest of this one on, or, where order was ignored, below the cheapest."""
+    if "lt" in bounds or told != sorted(told):
+        return None if is_stuck else {"lt": float(min(told))}
+    if not is_stuck:
+        return {"gte": float(told[-1])}
+    return None if "gt" in bounds else {"gt": float(told[-1])}  # a whole page of one price comes again and again
+
+
+def query(want: Requirements, kind: str, bounds: Mapping[str, float], *, narrow: bool) -> dict[str, Any]:
     """The body of a search. Narrowed by what the caller would throw away anyway, for rows are rationed."""
     asked: dict[str, Any] = {
         "verified": {"eq": True},
@@ -149,8 +160,8 @@ def query(want: Requirements, kind: str, above: Mapping[str, Any], *, narrow: bo
     }
     if narrow:
         asked |= _narrowing(want)
-    if above:
-        asked["dph_total"] = dict(above)
+    if bounds:
+        asked["dph_total"] = dict(bounds)
     return {
         **asked,
         "order": [["dph_total", "asc"]],
