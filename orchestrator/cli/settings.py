@@ -27,7 +27,7 @@ STORAGE_KEYS = (
     "role_arn",
     "sts_endpoint_url",
     "send_own_keys",
-    "session_s",
+    "grant_hours",
 )
 
 

@@ -22,7 +22,7 @@ NAMES = ("stand-a", "stand-b")
 
 
 def offer(provider: str, offer_id: str, usd: str, **more: Any) -> Offer:
-    given = {"gpu_name": "RTX 4090", "gpu_count": 1, "vram_gib": 24.0, "disk_gb": 500.0, "host_ram_gib": 64.0, **more}
+    given = {"gpu_name": "RTX4090", "gpu_count": 1, "vram_gib": 24.0, "disk_gb": 500.0, "host_ram_gib": 64.0, **more}
     spot = bool(given.pop("spot", False))
     for key in ("idle_usd_per_hour", "download_usd_per_gb", "upload_usd_per_gb"):
         if key in given:

@@ -149,7 +149,7 @@ def test_an_instance_elsewhere_is_told_what_it_needs_and_given_no_more(written: 
     found = prepared(written, is_elsewhere=True)
     run = launch(found, RunStore(MemoryStore(Clock())), now=NOW).run
     assert run.needs == ("HF_TOKEN",), "the model is on the hub, and no tracker is named"
-    assert (run.want.gpu_names, run.want.gpu_count, run.want.image) == (("RTX 4090", "L4"), 1, "me/image:1")
+    assert (run.want.gpu_names, run.want.gpu_count, run.want.image) == (("RTX4090", "L4"), 1, "me/image:1")
     assert run.want.disk_gb >= 50
 
 

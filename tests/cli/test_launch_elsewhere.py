@@ -110,7 +110,7 @@ def test_a_folder_on_this_computer_is_no_place_for_a_rented_instance(desk: Desk)
 def test_a_dry_run_asks_everybody_and_stores_nothing(desk: Desk) -> None:
     plan = desk.dry()
     assert {f["what"]: f["status"] for f in plan["preflight"]}["offer"] == "ok"
-    assert "1x RTX 4090 at stand-a for $0.300" in str(plan["preflight"])
+    assert "1x RTX4090 at stand-a for $0.300" in str(plan["preflight"])
     assert desk.objects == []
     assert desk.asked == {"offers"}
 

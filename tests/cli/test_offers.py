@@ -25,7 +25,7 @@ CHEAP = {
     "reliability": 0.991,
 }
 SPOT = {"offer_id": "b-1", "usd": "0.20", "spot": True, "download_usd_per_gb": "0.005", "upload_usd_per_gb": "0.002"}
-BIG = {"offer_id": "b-2", "usd": "1.90", "gpu_name": "H100 SXM", "vram_gib": 80.0}
+BIG = {"offer_id": "b-2", "usd": "1.90", "gpu_name": "H100-SXM", "vram_gib": 80.0}
 
 
 class Counter:
@@ -79,8 +79,8 @@ def test_a_person_sees_the_full_price_and_what_is_in_it(counter: Counter) -> Non
     assert code == 0
     lines = out.splitlines()
     assert lines[0].split() == ["PROVIDER", "GPU", "VRAM", "$/H", "DISK", "$/H", "IN/OUT", "$/GB", "KIND", "RELIABLE", "REGION", "HOST"]
-    assert lines[1].split() == ["stand-b", "1x", "RTX", "4090", "24", "GiB", "0.200", "-", "0.005/0.002", "spot", "-", "-", "-"]
-    assert lines[2].split() == ["stand-a", "1x", "RTX", "4090", "24", "GiB", "0.300", "0.010", "0.000/0.000", "on", "demand", "99.1%", "DE", "77"]
+    assert lines[1].split() == ["stand-b", "1x", "RTX4090", "24", "GiB", "0.200", "-", "0.005/0.002", "spot", "-", "-", "-"]
+    assert lines[2].split() == ["stand-a", "1x", "RTX4090", "24", "GiB", "0.300", "0.010", "0.000/0.000", "on", "demand", "99.1%", "DE", "77"]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_recipe_says_what_must_fit(counter: Counter) -> None:
 def test_when_nothing_fits_the_nearest_are_shown_with_every_reason(counter: Counter) -> None:
     code, out, err = counter.tune("--provider", "stand-a,stand-b", "--max-usd", "0.10", "--gpus", "2")
     assert code == 12
-    assert "stand-b: RTX 4090 at $0.20/h: above the cap of $0.10/h, GPUs 1 of 2" in out
+    assert "stand-b: RTX4090 at $0.20/h: above the cap of $0.10/h, GPUs 1 of 2" in out
     assert "none of 3 offers fits" in err
 
 

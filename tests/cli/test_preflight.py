@@ -92,7 +92,7 @@ def test_a_launch_that_can_go_ahead_says_what_it_would_rent(tmp_path: Path) -> N
     report = check(tmp_path)
     assert failures(report) == []
     report.refuse()
-    assert of(report, "offer").text == "1x RTX 4090 at stand-a for $0.300 an hour, on demand"
+    assert of(report, "offer").text == "1x RTX4090 at stand-a for $0.300 an hour, on demand"
     assert "$10.00 left" in of(report, "stand-a").text
     assert report.cheapest is not None and report.cheapest.offer_id == "o-1"
 
@@ -178,7 +178,7 @@ class TestTheMarket:
         recipe = a_recipe(tmp_path, {"gpu": {"min_vram": "80GiB"}, "max_usd_per_hour": 0.2})
         with pytest.raises(NoOfferFits) as caught:
             check(tmp_path, recipe=recipe).refuse()
-        assert "RTX 4090 at $0.30/h: above the cap of $0.2/h, VRAM 24 of 80 GiB" in caught.value.message
+        assert "RTX4090 at $0.30/h: above the cap of $0.2/h, VRAM 24 of 80 GiB" in caught.value.message
 
     def test_an_empty_market_is_waited_for(self, tmp_path: Path) -> None:
         report = check(tmp_path, {"stand-a": stand.bound(balance="9")})

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 EXAMPLES = (
     "tune offers                                   one GPU of any kind, every marketplace, cheapest first",
     "tune offers recipe.yaml                       what fits this recipe, and what nearly does",
-    "tune offers --gpu 'RTX 4090' --spot require --max-usd 0.40",
+    "tune offers --gpu RTX4090 --spot require --max-usd 0.40",
     "tune offers --provider vastai,runpod --json | jq '.offers[0]'",
 )
 
@@ -69,6 +69,7 @@ def _want(
     from orchestrator import recipe as recipes
     from orchestrator.errors import UsageError
     from orchestrator.launch import want as of
+    from orchestrator.recipe.gpus import canonical
     from orchestrator.recipe.model import SPOT
 
     tune = recipes.load(recipe, overrides=overrides).tune if recipe else recipes.TuneBlock()
@@ -87,7 +88,7 @@ def _want(
         wanted = replace(wanted, max_usd_per_hour=cap)
     if gpus is not None:
         wanted = replace(wanted, gpu_count=gpus)
-    return replace(wanted, gpu_names=tuple(gpu)) if gpu else wanted
+    return replace(wanted, gpu_names=canonical(gpu)) if gpu else wanted
 
 
 def _refuse_if_all_failed(reached: Reached, answers: Sequence[Answer]) -> None:
