@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from orchestrator import survey
+from orchestrator import keys, survey
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.errors import (
     AlreadyExists,
@@ -31,6 +31,7 @@ from orchestrator.storage.base import Store
 from orchestrator.survey import Answer
 from orchestrator.types import Offer, Requirements
 
+_NOBODY = "preflight"  # in the place of a run id: keys that are asked for only to see that they can be had
 HOURS_PAID_FOR = 1  # a balance that is shorter is spent before the first checkpoint has paid off
 
 
@@ -181,6 +182,25 @@ def storage_findings(store: Store) -> Iterator[Finding]:
         yield Finding(OK, "storage", f"{store.url}: writes, reads, lists, and refuses stale writes")
 
 
+def _bucket_keys(wish: Wish) -> Iterator[Finding]:
+    yield from grant_findings(wish.store, wish.storage_options, wish.environment)
+
+
+def grant_findings(store: Store, options: Mapping[str, str], environment: Mapping[str, str]) -> Iterator[Finding]:
+    """How a rented instance gets keys to the bucket: made here once, on trial. Lasting ones are a risk, and said."""
+    from orchestrator.storage import grants
+    from orchestrator.storage.uri import parse
+
+    if not store.url.startswith("s3:"):
+        return
+    grant = grants.mint(parse(store.url), options, run_prefix=f"{keys.RUNS}{_NOBODY}/", environment=environment)
+    if grant.risk:
+        hint = "keys of a role or of GetFederationToken expire by themselves and reach one run only"
+        yield Finding(WARN, "bucket keys", grant.risk, hint)
+    else:
+        yield Finding(OK, "bucket keys", f"{grant.how}, for one run and some hours; each pass renews them")
+
+
 def _refuses_what_it_must(store: Store, key: str, *, stale: str) -> bool:
     try:
         store.put_new(key, b"three")
@@ -236,6 +256,7 @@ def _disk(wish: Wish) -> Iterator[Finding]:
 
 _CHECKS: tuple[tuple[str, Callable[[Wish], Iterator[Finding]]], ...] = (
     ("storage", _storage),
+    ("bucket keys", _bucket_keys),
     ("hub", _hub),
     ("tracker", _trackers),
     ("disk", _disk),

@@ -51,6 +51,14 @@ def providers(session: Session) -> Iterator[Finding]:
             yield Finding(FAIL, "provider", f"there is no provider {name!r}", "run `tune providers`", UsageError)
 
 
+def rents_elsewhere(session: Session) -> bool:
+    """Whether the default is anybody's computer but this one."""
+    from orchestrator.providers.market import split
+    from orchestrator.recipe.tune_block import STEPPED
+
+    return any(name not in STEPPED for name in split(session.settings.provider))
+
+
 def _account(session: Session, row: Row, *, is_chosen: bool) -> list[Finding]:
     """The marketplace's own word about the key. A refused key matters only where one would rent."""
     try:

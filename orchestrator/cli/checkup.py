@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shlex
 import shutil
@@ -11,7 +12,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 
 from orchestrator.cli import accounts
-from orchestrator.errors import TuneError, UsageError
+from orchestrator.errors import CredentialsMissing, TuneError, UsageError
 from orchestrator.findings import FAIL, OK, WARN, Finding
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def check_up(session: Session) -> Iterator[Finding]:
     for what, check in (
         ("state", _state_dir),
         ("storage", _storage),
+        ("bucket keys", _bucket_keys),
         ("clock", _clock),
         ("provider", accounts.providers),
         ("hub", accounts.hub),
@@ -88,6 +90,18 @@ def _storage(session: Session) -> Iterator[Finding]:
     from orchestrator.preflight import storage_findings
 
     yield from storage_findings(session.runs.store)
+
+
+def _bucket_keys(session: Session) -> Iterator[Finding]:
+    """Whoever rents nowhere needs none for anybody else."""
+    from orchestrator.cli.accounts import rents_elsewhere
+    from orchestrator.preflight import grant_findings
+
+    try:
+        yield from grant_findings(session.runs.store, session.settings.storage_options, os.environ)
+    except CredentialsMissing as e:
+        status = FAIL if rents_elsewhere(session) else WARN
+        yield Finding(status, "bucket keys", e.message, e.hint, type(e))
 
 
 def _clock(session: Session) -> Iterator[Finding]:

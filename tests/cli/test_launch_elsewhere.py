@@ -187,6 +187,23 @@ def test_seconds_between_checkpoints_are_fine_without_a_gpu(desk: Desk) -> None:
     assert code == 10 and "outside 5m to 60m" in err
 
 
+def test_keys_for_the_instance_are_made_on_trial_before_anything_is_rented(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert {f["what"]: f["status"] for f in desk.dry()["preflight"]}["bucket keys"] == "ok"
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", "http://127.0.0.1:9")  # a store without temporary keys
+    code, out, err = desk.launch("--json", "--dry-run")
+    assert code == 11 and json.loads(err)["error"] == "CredentialsMissing"
+    for way in ("GetFederationToken", "role_arn", "TUNE_WORKER_ACCESS_KEY_ID", "send_own_keys"):
+        assert way in json.loads(err)["hint"]
+    monkeypatch.setenv("TUNE_WORKER_ACCESS_KEY_ID", "AKIDWORKER")
+    monkeypatch.setenv("TUNE_WORKER_SECRET_ACCESS_KEY", "canary-worker-secret")
+    code, out, err = desk.launch("--dry-run")
+    assert code == 0, err
+    assert (out + err).count("do not expire") == 1, "the risk is said, once"
+    assert "canary" not in out + err
+
+
 def test_no_key_of_this_computer_is_shown(desk: Desk) -> None:
     for more in ([], ["--json"]):
         _, out, err = desk.launch("--dry-run", *more)
@@ -203,7 +220,7 @@ def test_no_key_of_this_computer_is_shown(desk: Desk) -> None:
     ],
 )
 def test_what_the_hub_will_not_hand_out_costs_nothing(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, model: str, token: str, exits: int, says: str
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, model: str, token: str, *, exits: int, says: str
 ) -> None:
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.setenv("HF_TOKEN", token)

@@ -20,9 +20,9 @@ def doctor() -> None:
     findings: list[Finding] = []
     for finding in check_up(session):
         findings.append(finding)
-        session.render.say(f"{finding.status:<5} {finding.what:<9} {finding.text}")
+        session.render.say(f"{finding.status:<5} {finding.what:<11} {finding.text}")
         if finding.hint:
-            session.render.say(f"{'':<15} hint: {finding.hint}")
+            session.render.say(f"{'':<17} hint: {finding.hint}")
         session.render.flush()
     failures = [finding for finding in findings if finding.status == FAIL]
     checks = [{"status": f.status, "what": f.what, "text": f.text, "hint": f.hint} for f in findings]
