@@ -83,7 +83,8 @@ class Context:
         if not bound.is_elsewhere:
             return ""
         lender = bound.members.get(attempt.offer.provider, bound)
-        spec = self.spec(run, attempt, now=self.runs.store.now())
+        # Without the secret that vouches for host keys: whoever sits in between would learn it from us.
+        spec = replace(self.spec(run, attempt, now=self.runs.store.now()), proof_secret="")
         return boot_script(spec, attempt.token, lender.farewell or NO_FAREWELL, foreground=False)
 
     def baggage(self, run: Run) -> Baggage:

@@ -5,8 +5,8 @@
 #   TUNE_PIP_ARGS    more arguments for pip, such as a mirror
 #
 # Debian and Ubuntu images, root or not. Each step is bounded in time, asks nothing, and says what it does. A failure is
-# final after its retries: the end of the log is uploaded through the addresses in signed.json, and the start command
-# ends the instance.
+# final after its retries, unless an agent has run here before: the end of the log is uploaded through the addresses in
+# signed.json, and the start command ends the instance.
 set -u
 umask 022
 home=${TUNE_HOME:?TUNE_HOME is not set}
@@ -46,18 +46,21 @@ patiently() {
     return 1
 }
 
-# upload URL FILE [create-only]: with curl or Python, whichever is there.
+# upload URL FILE [create-only]: with curl or Python, whichever is there. The URL is as good as a key: never an argument.
 upload() {
     if command -v curl >/dev/null 2>&1; then
-        curl -sS -f -m 60 -o /dev/null ${3:+-H "If-None-Match: *"} -T "$2" "$1" >>"$log" 2>&1
+        printf 'url = "%s"\n' "$1" |
+            curl -sS -f -m 60 -o /dev/null ${3:+-H "If-None-Match: *"} -T "$2" -K - >>"$log" 2>&1
         return
     fi
-    [ -n "${python:-}" ] && "$python" - "$1" "$2" "${3:-}" >>"$log" 2>&1 <<'PY'
+    [ -n "${python:-}" ] || return 1
+    printf '%s' "$1" | "$python" -c '
 import sys, urllib.request
-url, path, only = sys.argv[1:]
+path, only = sys.argv[1:]
 head = {"If-None-Match": "*"} if only else {}
-urllib.request.urlopen(urllib.request.Request(url, open(path, "rb").read(), head, method="PUT"), timeout=60)
-PY
+body = open(path, "rb").read()
+urllib.request.urlopen(urllib.request.Request(sys.stdin.read(), body, head, method="PUT"), timeout=60)
+' "$2" "${3:-}" >>"$log" 2>&1
 }
 
 # Plain JSON of one line per key, as the launcher writes it.
@@ -71,6 +74,8 @@ plain() {
 
 fail() {
     say "the set-up failed: $1"
+    # Where an agent has been at work already, a trainer may live, and what it made is not stored: try again, for ever.
+    [ -e state/counters.json ] && exit 1
     tail -c 20000 "$log" >"$TMPDIR/bootstrap.tail"
     url=$(signed log_url)
     [ -z "$url" ] || upload "$url" "$TMPDIR/bootstrap.tail" || say 'its log could not be uploaded'
@@ -102,19 +107,23 @@ find_python() {
     is_new_enough "$python"
 }
 
-as_root() {
-    if [ "$(id -u)" = 0 ]; then "$@"; elif command -v sudo >/dev/null 2>&1; then sudo -n "$@"; else return 1; fi
-}
-
 from_debian() {
-    command -v apt-get >/dev/null 2>&1 && within 300 as_root apt-get update &&
-        within 600 as_root apt-get install -y --no-install-recommends "$@"
+    command -v apt-get >/dev/null 2>&1 || return 1
+    root=''
+    if [ "$(id -u)" != 0 ]; then
+        command -v sudo >/dev/null 2>&1 || return 1
+        root='sudo -n'
+    fi
+    within 300 $root apt-get -o DPkg::Lock::Timeout=120 update
+    within 600 $root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 install -y \
+        --no-install-recommends "$@"
 }
 
 # Where the image's Python is too old for us, one of our own beside it; the image's stays as it is.
 get_python() {
     say 'no Python 3.11 or newer here; installing one'
-    from_debian python3 python3-pip ca-certificates && find_python && return 0
+    from_debian python3 python3-pip python3-venv ca-certificates && find_python && return 0
+    from_debian python3.11 python3.11-venv && find_python && return 0 # Ubuntu 22.04 has it beside its 3.10
     for old in python3 python; do
         command -v "$old" >/dev/null 2>&1 || continue
         within 300 "$old" -m pip install ${TUNE_PIP_ARGS:-} --target "$home/env/uv" uv &&
@@ -151,10 +160,10 @@ install_pins() {
 
 wheel=$(ls wheel/*.whl 2>/dev/null | head -n 1)
 [ -n "$wheel" ] || fail 'the agent itself has not arrived'
-stamp=$(cat "$wheel" stacks/agent.txt | cksum)
 
 say '[1/3] looking for Python'
 find_python || get_python || fail 'there is no Python 3.11 or newer, and none could be installed'
+stamp=$({ cat "$wheel" stacks/agent.txt && "$python" -VV; } 2>/dev/null | cksum)
 if [ "$(cat "$lib/.stamp" 2>/dev/null)" = "$stamp" ]; then
     say '[2/3] the agent is there already'
 else

@@ -95,7 +95,7 @@ say_farewell() {
     fi
 }
 
-# A marketplace that does not answer must not keep the loop from asking again.
+# A marketplace that does not answer must not keep the loop from asking again; farewell.sh is bounded by itself, too.
 command -v timeout >/dev/null 2>&1 && within='timeout 120' || within=''
 
 trap on_term TERM INT HUP

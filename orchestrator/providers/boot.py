@@ -48,9 +48,10 @@ def boot_script(spec: LaunchSpec, token: Token, farewell: Farewell, *, foregroun
         "id_name": farewell.id_variable,
         "key_name": farewell.key_variable,
         "start_sh": _slim(spec.start_command),
-        "farewell_sh": _slim(farewell_script(farewell)),
+        "farewell_sh": _slim(farewell_script(farewell), is_indented=True),
     }
-    text = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items()) + _slim(_read("boot.sh"))
+    text = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
+    text += _slim(_read("let_in.sh") + _read("boot.sh") if foreground else _read("boot.sh"))
     packed = base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
     script = f": {_MARK}; f=$(mktemp -t {_MARK}.XXXXXX) && echo {packed}|base64 -d|gzip -dc>$f && exec sh $f"
     if len(script) > MAX_CHARACTERS:
@@ -77,9 +78,10 @@ def _filled(text: str) -> str:
     return '"$id"'.join(shlex.quote(part) for part in text.split("{id}")) if text else "''"
 
 
-def _slim(script: str) -> str:
-    """Without comment lines and blank ones: every character counts."""
-    kept = [line for line in script.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+def _slim(script: str, *, is_indented: bool = False) -> str:
+    """Without comment lines, blank ones and, but for Python in a script, indentation: every character counts."""
+    lines = [line if is_indented else line.lstrip() for line in script.splitlines()]
+    kept = [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
     return "\n".join(kept) + "\n" if kept else ""
 
 

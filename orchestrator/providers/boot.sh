@@ -36,39 +36,32 @@ printf '%s\n' "$home" >"$HOME/.tune/$token"
 
 # The key that the marketplace has put here for this instance alone. It is not in the environment of a login.
 found() {
-    eval "value=\${$1:-}"
-    [ -n "$value" ] || value=$(tr '\0' '\n' 2>/dev/null </proc/1/environ | sed -n "s/^$1=//p" | head -n 1)
-    [ -n "$value" ] || value=$(cat /etc/rp_environment /etc/environment 2>/dev/null |
-        sed -n "s/^\(export \)\{0,1\}$1=//p" | tail -n 1 | tr -d "\"'")
-    printf '%s' "$value"
+    { env; tr '\0' '\n' </proc/1/environ; cat /etc/rp_environment /etc/environment; } 2>/dev/null |
+        sed -n "s/^\(export \)*$1=\(.\)/\2/p" | tr -d "\"'" | head -n 1
 }
 id=$(found "$id_name")
 key=$(found "$key_name")
 [ -n "$id" ] && [ -n "$key" ] && printf '%s\n%s\n' "$id" "$key" >"$home/instance.env"
 printf '%s' "$farewell_sh" >"$home/farewell.sh"
 
-# Only a container of our own is given an SSH server; PID 1 of one runs this very text.
-if [ "$mode" = foreground ] && tr '\0' ' ' 2>/dev/null </proc/1/cmdline | grep -q tune-boot &&
-    ! grep -qs '^ *[0-9]*: [0-9A-F]*:0016 [0-9A-F:]* 0A' /proc/net/tcp /proc/net/tcp6; then
-    if [ -x /start.sh ]; then # images of RunPod start theirs there
-        /start.sh >>"$home/log/image.log" 2>&1 </dev/null &
-    else
-        [ -x /usr/sbin/sshd ] || { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y openssh-server; } \
-            >>"$home/log/image.log" 2>&1 </dev/null
-        mkdir -p /run/sshd && ssh-keygen -A >>"$home/log/image.log" 2>&1
-        /usr/sbin/sshd -D >>"$home/log/image.log" 2>&1 </dev/null &
-    fi
-fi
-
 # With the secret from the create request this instance vouches for its host keys. An image that keeps them elsewhere
 # says so in TUNE_HOST_KEYS.
-if [ -n "$proof_secret" ]; then
+vouch() {
+    [ -n "$proof_secret" ] || return 0
     for file in ${TUNE_HOST_KEYS:-/etc/ssh/ssh_host_*_key.pub}; do
         [ -r "$file" ] && read -r _ blob _ <"$file" || continue
         printf '%s:%s:%s' "$proof_secret" "$blob" "$proof_secret" | sha256sum | cut -c 1-64
-    done >"$home/.host-keys.$$"
-    [ -s "$home/.host-keys.$$" ] && mv "$home/.host-keys.$$" "$home/host-keys"
-    rm -f "$home/.host-keys.$$"
+    done >"$home/.keys"
+    [ -s "$home/.keys" ] && mv "$home/.keys" "$home/host-keys"
+}
+
+# Only a container of our own is given an SSH server; PID 1 of one runs this very text. The loop does not wait for it:
+# what takes for ever must not keep the deadline from being kept.
+if [ "$mode" = foreground ] && tr '\0' ' ' 2>/dev/null </proc/1/cmdline | grep -q tune-boot &&
+    ! grep -qs '^ *[0-9]*: [0-9A-F]*:0016 [0-9A-F:]* 0A' /proc/net/tcp /proc/net/tcp6; then
+    let_in >>"$home/log/image.log" 2>&1 </dev/null &
+else
+    vouch
 fi
 
 # One loop, whoever comes first. A number alone may be somebody else's after a restart, so its command line is looked at.
@@ -76,15 +69,16 @@ loop_lives() {
     [ -s "$home/start.pid" ] && read -r pid <"$home/start.pid" &&
         tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline" | grep -qF "$home/start.sh"
 }
+exec 9>"$home/.start.lock"
+command -v flock >/dev/null && flock -w 30 9
 loop_lives && exit 0
 printf '%s' "$start_sh" >"$home/start.sh"
 export TUNE_HOME="$home" TUNE_DEADLINE_S="$deadline_s" TUNE_FAREWELL=''
 [ -n "$id_name" ] && TUNE_FAREWELL="sh '$home/farewell.sh' end"
-rm -f "$home/start.pid"
 if [ "$mode" = foreground ]; then
     echo $$ >"$home/start.pid"
-    exec sh "$home/start.sh"
+    exec sh "$home/start.sh" 9>&-
 fi
-command -v setsid >/dev/null 2>&1 && apart=setsid || apart=''
-$apart sh "$home/start.sh" >/dev/null 2>&1 </dev/null &
+command -v setsid >/dev/null && apart=setsid || apart=''
+$apart sh "$home/start.sh" >/dev/null 2>&1 </dev/null 9>&- &
 echo $! >"$home/start.pid"

@@ -3,22 +3,22 @@
 # The key is never an argument: other users of the machine can read those.
 { read -r id && read -r key; } 2>/dev/null <"$(dirname "$0")/instance.env" || exit 3
 ask() {
-    if command -v curl >/dev/null 2>&1; then
+    if command -v curl >/dev/null; then
         printf 'header = "Authorization: Bearer %s"\n' "$key" |
             curl -sS -o /dev/null -w '%{http_code}' -m 30 -K - -A spot-tune -H 'Content-Type: application/json' \
                 -X "$1" ${3:+-d "$3"} "$2"
         return
     fi
-    command -v python3 >/dev/null 2>&1 && python=python3 || python=python
+    command -v python3 >/dev/null && python=python3 || python=python
     printf '%s' "$key" | $python -c '
-import sys, urllib.error, urllib.request
+import sys
+from urllib.request import Request, urlopen
 method, url, body = sys.argv[1:]
 head = {"Authorization": "Bearer " + sys.stdin.read(), "User-Agent": "spot-tune", "Content-Type": "application/json"}
 try:
-    asked = urllib.request.Request(url, body.encode() or None, head, method=method)
-    print(urllib.request.urlopen(asked, timeout=30).status)
-except urllib.error.HTTPError as e:
-    print(e.code)
+    print(urlopen(Request(url, body.encode() or None, head, method=method), timeout=30).status)
+except Exception as e:
+    print(getattr(e, "code", e))
 ' "$1" "$2" "${3:-}"
 }
 case $1 in
