@@ -43,6 +43,7 @@ class FakeVast(Wire):
         self.credit = 25.0
         self.page_rows = 64  # of a search, whatever `limit` says
         self.list_rows = 25
+        self.charge_rows = 500
         self.unordered = False  # answers by score, whatever `order` says
         self.ignored_filters: frozenset[str] = frozenset()
         self.listed_after_s = 0.0  # a new instance is not in the list before
@@ -281,7 +282,8 @@ class FakeVast(Wire):
         day = json.loads(request.query.get("select_filters", ["{}"])[0]).get("day", {})
         if set(day) != {"gte", "lte"}:
             raise bad("Must provide both 'day' gte and lte filters for instance charges")
-        after, limit = int(request.query.get("after_token", ["0"])[0]), int(request.query.get("limit", ["100"])[0])
+        after = int(request.query.get("after_token", ["0"])[0])
+        limit = min(self.charge_rows, int(request.query.get("limit", ["100"])[0]))
         found = [c for c in self.contracts.values() if c.created_at.timestamp() <= day["lte"]]
         rows = [self._charge(contract) for contract in found[after : after + limit]]
         token = str(after + limit) if len(found) > after + limit else None

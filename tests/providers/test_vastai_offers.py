@@ -122,7 +122,15 @@ def test_a_reliability_that_is_none_is_refused(made: Made, option: str) -> None:
 
 def test_a_search_is_narrowed_by_the_recipe_alone(made: Made) -> None:
     world = made()
-    offers(world, gpu_count=1, vram_gib=24, gpu_names=("RTX4090", "A100-80GB"), min_cuda=12.4, expected_hours=2, spot="never")
+    offers(
+        world,
+        gpu_count=1,
+        vram_gib=24,
+        gpu_names=("RTX4090", "A100-80GB"),
+        min_cuda=12.4,
+        expected_hours=2,
+        spot="never",
+    )
     asked = searches(world)[0]
     assert asked["num_gpus"] == {"gte": 1}
     assert asked["gpu_ram"] == {"gte": 24_330}
@@ -191,7 +199,12 @@ def test_two_marketplaces_call_a_card_by_one_name() -> None:
 
 
 def test_a_bid_is_a_little_above_the_floor_and_never_above_the_fixed_price(made: Made) -> None:
-    asks = [Ask(usd=0.40, min_bid=0.20), Ask(usd=0.40, min_bid=0.39), Ask(usd=0.40, min_bid=0.40), Ask(usd=9.0, min_bid=0.01)]
+    asks = [
+        Ask(usd=0.40, min_bid=0.20),
+        Ask(usd=0.40, min_bid=0.39),
+        Ask(usd=0.40, min_bid=0.40),
+        Ask(usd=9.0, min_bid=0.01),
+    ]
     found = {o.offer_id: o for o in offers(made(*asks)) if o.spot}
     bids = {int(name.removesuffix("-bid")): o.details["bid"] for name, o in found.items()}
     assert {ask_id: Decimal(bid) for ask_id, bid in bids.items()} == {
@@ -231,7 +244,9 @@ def test_everything_that_the_caller_decides_by_is_in_the_offer(made: Made) -> No
 
 
 def test_fields_that_are_null_or_odd_do_not_hide_an_offer(made: Made) -> None:
-    fields = dict.fromkeys(("gpu_name", "gpu_ram", "num_gpus", "storage_cost", "geolocation", "duration", "cpu_cores", "cpu_ram"))
+    fields = dict.fromkeys(
+        ("gpu_name", "gpu_ram", "num_gpus", "storage_cost", "geolocation", "duration", "cpu_cores", "cpu_ram")
+    )
     ask = Ask(fields={**fields, "compute_cap": "new", "inet_down_cost": -1, "machine_id": None})
     (offer,) = offers(made(ask), spot="never")
     assert (offer.gpu_name, offer.gpu_count, offer.vram_gib, offer.host_id, offer.lasts_s) == ("", 0, 0, "", None)
