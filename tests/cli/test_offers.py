@@ -78,9 +78,11 @@ def test_a_person_sees_the_full_price_and_what_is_in_it(counter: Counter) -> Non
     code, out, _ = counter.tune("--provider", "stand-a,stand-b")
     assert code == 0
     lines = out.splitlines()
-    assert lines[0].split() == ["PROVIDER", "GPU", "VRAM", "$/H", "DISK", "$/H", "IN/OUT", "$/GB", "KIND", "RELIABLE", "REGION", "HOST"]
-    assert lines[1].split() == ["stand-b", "1x", "RTX4090", "24", "GiB", "0.200", "-", "0.005/0.002", "spot", "-", "-", "-"]
-    assert lines[2].split() == ["stand-a", "1x", "RTX4090", "24", "GiB", "0.300", "0.010", "0.000/0.000", "on", "demand", "99.1%", "DE", "77"]
+    assert [" ".join(line.split()) for line in lines[:3]] == [
+        "PROVIDER GPU VRAM $/H DISK $/H IN/OUT $/GB KIND RELIABLE REGION HOST",
+        "stand-b 1x RTX4090 24 GiB 0.200 - 0.005/0.002 spot - - -",
+        "stand-a 1x RTX4090 24 GiB 0.300 0.010 0.000/0.000 on demand 99.1% DE 77",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -142,6 +144,12 @@ def test_any_is_every_market_that_can_be_used(counter: Counter) -> None:
     code, out, err = counter.tune("--json")
     assert code == 0, err
     assert {offer["provider"] for offer in json.loads(out)["offers"]} == set(stand.NAMES)
+
+
+def test_a_disk_that_is_free_while_stopped_still_has_its_price(counter: Counter) -> None:
+    counter.shelf("stand-a", {**CHEAP, "idle_usd_per_hour": "0", "details": {"disk_usd_per_hour": "0.007"}})
+    _, out, _ = counter.tune("--provider", "stand-a")
+    assert " 0.300  0.007 " in out
 
 
 def test_why_a_market_has_nothing_interruptible_is_said(counter: Counter) -> None:

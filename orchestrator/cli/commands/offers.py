@@ -168,7 +168,8 @@ HEADERS = ("PROVIDER", "GPU", "VRAM", "$/H", "DISK $/H", "IN/OUT $/GB", "KIND", 
 
 
 def _row(offer: Offer) -> tuple[str, ...]:
-    disk = offer.idle_usd_per_hour
+    told = offer.details.get("disk_usd_per_hour", "")  # where a stopped instance's disk costs another price
+    disk = Decimal(told) if told else offer.idle_usd_per_hour
     return (
         offer.provider,
         f"{offer.gpu_count}x {offer.gpu_name}" if offer.gpu_count else offer.gpu_name or "-",

@@ -100,6 +100,7 @@ def offer(gpu: GpuType, want: Requirements, *, cloud: str, provider: str) -> Off
         details={
             "cloud": cloud,
             "gpu_id": gpu.id,
+            "disk_usd_per_hour": str(prices.with_disk(Decimal(0), disk)),
             "stock": gpu.availability or "",
             "data_centers": ",".join(centers),
             "min_cuda": cuda_text(want.min_cuda) if want.min_cuda > 0 else "",
