@@ -5,18 +5,17 @@ from __future__ import annotations
 import contextlib
 import secrets
 import shlex
-import stat
-from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.errors import RemoteError
 from orchestrator.remote.base import Completed
+from orchestrator.remote.sshcall import fuse, words
 
 if TYPE_CHECKING:
     import paramiko
 
-_OPEN_TIMEOUT_S = 20.0  # a server without SFTP mostly says so at once; one that says nothing has none either
+_SFTP_WITHIN_S = 20.0  # a server without SFTP mostly says so at once; one that says nothing has none either
 
 
 class Exec(Protocol):
@@ -31,97 +30,121 @@ class Files:
     def __init__(self, transport: paramiko.Transport, exec_: Exec) -> None:
         self._transport = transport
         self._exec = exec_
-        self._has_sftp = True
+        self._client: paramiko.SFTPClient | None = None
+        self.has_sftp: bool | None = None  # None: not tried yet
 
     def put(self, path: str, data: bytes, *, mode: int, timeout_s: float) -> None:
-        """Write a file at an absolute path: under another name first, with its mode set before the content."""
-        if self._has_sftp:
-            with self._sftp(timeout_s) as sftp:
-                if sftp is not None:
-                    _put(sftp, path, data, mode)
-                    return
-            self._has_sftp = False
-        self._put_by_command(path, data, mode=mode, timeout_s=timeout_s)
+        """Write a file at an absolute path: under another name first, where nobody else can look into it."""
+        with fuse(timeout_s, self._transport.close) as hard:
+            try:
+                if not self._by_sftp(path, data, mode):
+                    self._by_command(path, data, mode, timeout_s)
+            except RemoteError:
+                if hard.has_blown:
+                    raise RemoteError(
+                        f"{path} did not arrive within {timeout_s:g} s; the connection is closed"
+                    ) from None
+                raise
 
-    @contextlib.contextmanager
-    def _sftp(self, timeout_s: float) -> Iterator[paramiko.SFTPClient | None]:
-        """A client, or None where the server offers none."""
+    def _by_sftp(self, path: str, data: bytes, mode: int) -> bool:
+        """False where the server has no SFTP, or one that does not work."""
         import paramiko
 
-        client = None
         try:
-            channel = self._transport.open_session(timeout=_OPEN_TIMEOUT_S)
-            channel.settimeout(_OPEN_TIMEOUT_S)
-            channel.invoke_subsystem("sftp")
-            client = paramiko.SFTPClient(channel)
-            channel.settimeout(timeout_s)
-        except (paramiko.SSHException, EOFError, OSError) as e:
-            if not self._transport.is_active():
-                raise RemoteError(f"the connection broke: {str(e) or type(e).__name__}") from e
-        try:
-            yield client
-        except (paramiko.SSHException, EOFError, OSError) as e:
-            raise RemoteError(f"a file could not be written: {str(e) or type(e).__name__}") from e
-        finally:
-            if client is not None:
-                client.close()
+            client = self._sftp()
+            if client is None:
+                return False
+            _put(client, path, data, mode)
+        except (paramiko.SSHException, paramiko.SFTPError, EOFError, OSError) as e:
+            channel = self._client.get_channel() if self._client else None
+            is_its_answer = isinstance(e, OSError) and channel is not None and not channel.closed
+            if is_its_answer or not self._transport.is_active():
+                raise RemoteError(f"cannot write {path}: {words(e)}") from e
+            self.has_sftp, self._client = False, None
+            return False
+        return True
 
-    def _put_by_command(self, path: str, data: bytes, *, mode: int, timeout_s: float) -> None:
-        draft = _draft(path)
+    def _sftp(self) -> paramiko.SFTPClient | None:
+        """A client, kept for the next file; None where the server offers none."""
+        import paramiko
+
+        if self.has_sftp is None:
+            channel = self._transport.open_session(timeout=_SFTP_WITHIN_S)
+            with fuse(_SFTP_WITHIN_S, channel.close):
+                try:
+                    channel.invoke_subsystem("sftp")
+                    self._client = paramiko.SFTPClient(channel)
+                except BaseException:
+                    channel.close()
+                    raise
+            self.has_sftp = True
+        return self._client
+
+    def _by_command(self, path: str, data: bytes, mode: int, timeout_s: float) -> None:
+        folder = PurePosixPath(path).parent
         script = (
-            f"umask 077\npath={shlex.quote(path)}\ndraft={shlex.quote(draft)}\n"
-            'mkdir -p -- "$(dirname -- "$path")" || exit 1\n'
+            f"path={shlex.quote(path)}\nfolder={shlex.quote(str(folder))}\ndraft={shlex.quote(_private(folder))}\n"
+            'mkdir -p -- "$folder" || exit 1\n'
+            '[ ! -d "$path" ] || { echo "there is a folder of that name" >&2; exit 1; }\n'
             "trap 'rm -f -- \"$draft\"' EXIT\n"
-            f': > "$draft" && chmod {mode:o} "$draft" && cat > "$draft" || exit 1\n'
-            f'[ "$(wc -c < "$draft")" -eq {len(data)} ] || {{ echo "cut short" >&2; exit 1; }}\n'
+            '(umask 077 && set -C && cat >"$draft") || exit 1\n'
+            f'[ "$(wc -c <"$draft")" -eq {len(data)} ] || {{ echo "it was cut short" >&2; exit 1; }}\n'
             '{ sync "$draft" || sync; } 2>/dev/null\n'
-            'mv -f -- "$draft" "$path"'
+            f'chmod {mode:o} "$draft" && mv -f -- "$draft" "$path"'
         )
         done = self._exec(script, timeout_s=timeout_s, stdin=data)
         if done.exit_code != 0:
             raise RemoteError(f"cannot write {path}: {done.stderr.decode(errors='replace').strip()}")
 
 
-def _put(sftp: paramiko.SFTPClient, path: str, data: bytes, mode: int) -> None:
-    _make_folders(sftp, PurePosixPath(path).parent)
-    draft = _draft(path)
+def _put(client: paramiko.SFTPClient, path: str, data: bytes, mode: int) -> None:
+    """The draft lies in a folder that is private from its first moment: SFTP gives a new file no mode of its own.
+
+    There is no fsync: paramiko has no call for it.
+    """
+    folder = PurePosixPath(path).parent
+    _make_folders(client, folder)
+    private = _private(folder)
+    draft = f"{private}/draft"
+    client.mkdir(private, 0o700)
     try:
-        with sftp.open(draft, "wx") as file:
-            sftp.chmod(draft, mode | stat.S_IWUSR)
+        with client.open(draft, "wx") as file:
             file.set_pipelined(pipelined=True)
             file.write(data)
-        _check_size(sftp, draft, len(data))
-        sftp.chmod(draft, mode)
-        sftp.posix_rename(draft, path)
+        _check_size(client, draft, len(data))
+        client.chmod(draft, mode)
+        client.posix_rename(draft, path)
     except BaseException:
         with contextlib.suppress(OSError, EOFError):
-            sftp.remove(draft)
+            client.remove(draft)
         raise
+    finally:
+        with contextlib.suppress(OSError, EOFError):
+            client.rmdir(private)
 
 
-def _check_size(sftp: paramiko.SFTPClient, path: str, wanted: int) -> None:
-    written = sftp.stat(path).st_size
+def _check_size(client: paramiko.SFTPClient, path: str, wanted: int) -> None:
+    written = client.stat(path).st_size  # a pipelined write tells of no error
     if written != wanted:
-        raise RemoteError(f"{path}: {written} of {wanted} bytes arrived")
+        raise OSError(f"{written} of {wanted} bytes arrived")
 
 
-def _make_folders(sftp: paramiko.SFTPClient, folder: PurePosixPath) -> None:
+def _make_folders(client: paramiko.SFTPClient, folder: PurePosixPath) -> None:
     """Like mkdir -p. What is there already is left as it is."""
     missing = []
     while True:
         try:
-            sftp.stat(str(folder))
+            client.stat(str(folder))
             break
         except FileNotFoundError:
             missing.append(folder)
             folder = folder.parent
     for path in reversed(missing):
         try:
-            sftp.mkdir(str(path), 0o755)
+            client.mkdir(str(path), 0o755)
         except OSError:
-            sftp.stat(str(path))  # somebody else was faster, or it really cannot be made
+            client.stat(str(path))  # somebody else was faster, or it really cannot be made
 
 
-def _draft(path: str) -> str:
-    pure = PurePosixPath(path)
-    return str(pure.with_name(f".{pure.name[:100]}.{secrets.token_hex(4)}"))
+def _private(folder: PurePosixPath) -> str:
+    return str(folder / f".tune-{secrets.token_hex(8)}")

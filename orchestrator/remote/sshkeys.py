@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrator.errors import RemoteError
@@ -30,11 +31,10 @@ def public_key(state_dir: Path, run_id: str) -> str:
     """
     path = private_key_path(state_dir, run_id)
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not path.exists():
             _make(path)
         line = _public_line(path.read_bytes(), run_id)
-        (path.parent / PUBLIC).write_text(line + "\n", encoding="ascii")
+        write_over(path.parent / PUBLIC, f"{line}\n".encode("ascii"))
     except OSError as e:
         raise RemoteError(f"the key of run {run_id} cannot be kept at {path}: {e.strerror}") from e
     return line
@@ -48,15 +48,33 @@ def _make(path: Path) -> None:
     data = Ed25519PrivateKey.generate().private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
     )
+    write_new(path, data)
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """A file that only its owner can read, whole from its first moment. One that is there already stays as it is."""
+    with _draft(path, data) as draft, contextlib.suppress(FileExistsError):
+        os.link(draft, path)
+
+
+def write_over(path: Path, data: bytes) -> None:
+    """The same, but it takes the place of one that says something else."""
+    if not path.exists() or path.read_bytes() != data:
+        with _draft(path, data) as draft:
+            draft.replace(path)
+
+
+@contextlib.contextmanager
+def _draft(path: Path, data: bytes) -> Iterator[Path]:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(fd, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):
-            os.link(draft, path)
+        yield draft
     finally:
         draft.unlink(missing_ok=True)
 
