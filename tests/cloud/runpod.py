@@ -56,6 +56,7 @@ class FakeRunPod(Wire):
         self.account_key = f"rpa_{secrets.token_hex(20)}"
         self.catalog = usual_catalog()
         self.pods: dict[str, Pod] = {}
+        self.pod_keys: dict[str, str] = {}  # whose they are, or were
         self.balance: Decimal | None = Decimal("25.50")
         # How it behaves
         self.quirks = Quirks()
@@ -113,7 +114,8 @@ class FakeRunPod(Wire):
     def identify(self, request: Request) -> str:
         if request.bearer == self.account_key:
             return "account"
-        return next((f"pod {p.pod_id}" for p in self.pods.values() if p.key == request.bearer), "")
+        pod_id = self.pod_keys.get(request.bearer)
+        return f"pod {pod_id}" if pod_id else ""
 
     def error_body(self, status: int) -> bytes:
         return problem(
@@ -187,6 +189,7 @@ class FakeRunPod(Wire):
         self.meter.created(pod_id, Rates(cost, disk, idle_disk_usd_per_hour=Decimal(0)))
         self.meter.running(pod_id)
         self.pods[pod_id] = pod
+        self.pod_keys[pod.key] = pod_id
         if self.is_real:
             env = pod.environment(datacenter=DATACENTER)
             found = self.machines.start(pod_id, env=env, command=body.get("args", ""), quirks=self.quirks)

@@ -58,7 +58,15 @@ def base_url(environ: Mapping[str, str], options: Mapping[str, str]) -> str:
         told, source = _stripped(options.get("api_url", "")), "runpod's option api_url"
     if not told:
         return DEFAULT_URL
-    parts = urlsplit(told)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or parts.username:
+    if not _is_address(told):
         raise UsageError(f"{source} is not the address of an API", hint=f"such as {DEFAULT_URL}")
     return told.rstrip("/")
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return False
+    is_bare = not (parts.query or parts.fragment or parts.username)
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and is_bare
