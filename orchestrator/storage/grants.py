@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import Any
 
-from orchestrator.errors import CredentialsMissing
-from orchestrator.storage.uri import Location, endpoint
-
-if TYPE_CHECKING:
-    from boto3.session import Session
+from orchestrator.errors import CredentialsMissing, StorageError, StorageUnavailable
+from orchestrator.storage.s3client import is_yes
+from orchestrator.storage.uri import Location
 
 WORKER_KEY, WORKER_SECRET = "TUNE_WORKER_ACCESS_KEY_ID", "TUNE_WORKER_SECRET_ACCESS_KEY"
 HOURS = 12.0  # long enough for a night without this computer
-_SHORTEST_S, _FEDERATION_LONGEST_S = 900, 129_600  # limits of GetFederationToken
-_ROLE_S = 3600  # what every role allows
-_TIMEOUT_S = 15
+_SHORTEST_S = 900  # of both calls
 HINT = (
     "four ways: an AWS user that may call sts:GetFederationToken; `role_arn` in the [storage] table, to be assumed; "
     f"a key limited to the runs' prefix in ${WORKER_KEY} and ${WORKER_SECRET}; or `send_own_keys = true` in the "
@@ -58,22 +55,29 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tried:
-    """A way that did not lead to keys, and why."""
+class Tried:
+    """A way that did not lead to keys, and why. `is_passing`: it may in a while. `is_silent`: nobody answered."""
 
     way: str
     why: str
+    code: str = ""
+    is_passing: bool = False
+    is_silent: bool = False
 
 
 def mint(location: Location, options: Mapping[str, str], *, run_prefix: str, environment: Mapping[str, str]) -> Grant:
     """Keys to `run_prefix` (a key prefix below the store's root, ending in `/`), by the first way that works.
 
-    Raises CredentialsMissing when none does, with what was tried and the four ways there are.
+    A worker key comes first, because naming one is the wish for keys that outlast this computer; this computer's own
+    come last. Raises CredentialsMissing when no way works, with what was tried and the ways there are;
+    StorageUnavailable when the service that gives out keys has no time now, so that nothing lesser takes its place.
     """
-    tried: list[_Tried] = []
+    tried: list[Tried] = []
     for way in _ways(location, options, run_prefix=run_prefix, environment=environment):
         if isinstance(way, Grant):
             return way
+        if way.is_passing:
+            raise StorageUnavailable(f"no keys for a rented computer now: {way.way}: {way.why}", hint="try again later")
         tried.append(way)
     said = "; ".join(f"{t.way}: {t.why}" for t in tried)
     raise CredentialsMissing(
@@ -82,10 +86,11 @@ def mint(location: Location, options: Mapping[str, str], *, run_prefix: str, env
     )
 
 
-def policy(location: Location, run_prefix: str) -> dict[str, Any]:
+def policy(location: Location, run_prefix: str, *, region: str = "") -> dict[str, Any]:
     """An IAM session policy: the run's own part of the bucket, and nothing beside it."""
     root = f"{location.prefix}/" if location.prefix else ""
-    bucket = f"arn:aws:s3:::{location.bucket}"
+    bucket = f"arn:{_partition(region)}:s3:::{location.bucket}"
+    inside = f"{_literal(root + run_prefix)}*"
     return {
         "Version": "2012-10-17",
         "Statement": [
@@ -98,110 +103,79 @@ def policy(location: Location, run_prefix: str) -> dict[str, Any]:
                     "s3:AbortMultipartUpload",
                     "s3:ListMultipartUploadParts",
                 ],
-                "Resource": f"{bucket}/{root}{run_prefix}*",
+                "Resource": f"{bucket}/{inside}",
             },
             {
                 "Effect": "Allow",
                 "Action": ["s3:ListBucket", "s3:ListBucketMultipartUploads"],
                 "Resource": bucket,
-                "Condition": {"StringLike": {"s3:prefix": f"{root}{run_prefix}*"}},
+                "Condition": {"StringLike": {"s3:prefix": inside}},
             },
         ],
     }
 
 
+def _partition(region: str) -> str:
+    return "aws-cn" if region.startswith("cn-") else "aws-us-gov" if region.startswith("us-gov-") else "aws"
+
+
+def _literal(prefix: str) -> str:
+    """A prefix in which a policy sees no pattern and no variable."""
+    return re.sub(r"[*?$]", lambda found: f"${{{found[0]}}}", prefix)
+
+
 def _ways(
     location: Location, options: Mapping[str, str], *, run_prefix: str, environment: Mapping[str, str]
-) -> Iterator[Grant | _Tried]:
+) -> Iterator[Grant | Tried]:
     key, secret = environment.get(WORKER_KEY, "").strip(), environment.get(WORKER_SECRET, "").strip()
     if key and secret:
         yield Grant(key, secret, how=f"the worker key of ${WORKER_KEY}")
     if key or secret:
-        yield _Tried("worker key", f"${WORKER_SECRET if key else WORKER_KEY} is not set")
-    rules = json.dumps(policy(location, run_prefix), separators=(",", ":"))
-    yield from _temporary(location, options, rules=rules, environment=environment)
-    if options.get("send_own_keys", "").strip().lower() in {"1", "true", "yes"}:
-        own = _own(options)
-        if own:
-            yield own
-        else:
-            yield _Tried("own keys", "this computer has none")
+        yield Tried("worker key", f"${WORKER_SECRET if key else WORKER_KEY} is not set")
+    rules = policy(location, run_prefix, region=options.get("region", ""))
+    yield from _temporary(location, options, rules=json.dumps(rules, separators=(",", ":")), environment=environment)
+    if is_yes(options.get("send_own_keys", "")):
+        yield _own(options) or Tried("own keys", "this computer has none")
 
 
 def _temporary(
     location: Location, options: Mapping[str, str], *, rules: str, environment: Mapping[str, str]
-) -> Iterator[Grant | _Tried]:
+) -> Iterator[Grant | Tried]:
     import boto3
 
+    seconds = _wished_s(options)
     try:
         session = boto3.session.Session(profile_name=options.get("profile") or None)
-    except Exception as e:  # a profile that is not there
-        yield _Tried("temporary keys", str(e))
+        if session.get_credentials() is None:
+            yield Tried("temporary keys", "there are no AWS credentials on this computer")
+            return
+    except Exception as e:  # a profile that is not there, a login that has run out
+        yield Tried("temporary keys", type(e).__name__)
         return
-    if session.get_credentials() is None:
-        yield _Tried("temporary keys", "there are no AWS credentials on this computer")
-        return
-    seconds = int(float(options.get("grant_hours") or HOURS) * 3600)
-    client = _sts(session, location, options, environment)
-    role = options.get("role_arn", "")
+    from orchestrator.storage import sts
+
+    at, is_named = sts.service(location, options, environment)
+    desk = sts.Desk(sts.client(session, at, options.get("region", "")), rules, is_expected=is_named or not at)
+    role = options.get("role_arn", "").strip()
     if role:
-        for life in dict.fromkeys((seconds, _ROLE_S)):
-            got = _ask(
-                "AssumeRole",
-                lambda life=life: client.assume_role(
-                    RoleArn=role, RoleSessionName="tune", Policy=rules, DurationSeconds=max(_SHORTEST_S, life)
-                ),
-            )
-            if isinstance(got, Grant):
-                yield got
-                return
-        yield got
+        yield desk.assume(role, seconds)
         return
-    life = min(_FEDERATION_LONGEST_S, max(_SHORTEST_S, seconds))
-    yield _ask(
-        "GetFederationToken",
-        lambda: client.get_federation_token(Name="tune", Policy=rules, DurationSeconds=life),
-    )
+    federated = desk.federate(seconds)
+    yield federated
+    # A store that gives out keys itself, such as MinIO, knows only the other call.
+    if at and not is_named and isinstance(federated, Tried) and not federated.is_silent:
+        yield desk.assume(sts.ANY_ROLE, seconds)
 
 
-def _ask(call: str, request: Any) -> Grant | _Tried:
+def _wished_s(options: Mapping[str, str]) -> int:
+    told = options.get("grant_hours") or HOURS
     try:
-        told = request()["Credentials"]
-        until = told["Expiration"]
-        expires_at = until if isinstance(until, datetime) else datetime.fromisoformat(str(until))
-        return Grant(
-            str(told["AccessKeyId"]),
-            str(told["SecretAccessKey"]),
-            str(told["SessionToken"]),
-            expires_at.astimezone(UTC),
-            how=f"temporary keys by {call}",
-        )
-    except Exception as e:  # the SDK raises more kinds than it names; none of them is worth more than its words
-        return _Tried(call, _short(e))
-
-
-def _short(error: Exception) -> str:
-    told = getattr(error, "response", {}).get("Error", {})
-    code, message = told.get("Code", ""), told.get("Message", "")
-    text = f"{code} {message}".strip() or f"{type(error).__name__}: {error}"
-    return text.replace("\n", " ")[:200]
-
-
-def _sts(session: Session, location: Location, options: Mapping[str, str], environment: Mapping[str, str]) -> Any:
-    from botocore.config import Config
-
-    named = options.get("sts_endpoint_url") or environment.get("AWS_ENDPOINT_URL_STS", "")
-    given = options.get("endpoint_url") or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
-    at = named or (endpoint(given, bucket=location.bucket, region=options.get("region", "")).url if given else "")
-    region = options.get("region", "")
-    return session.client(
-        "sts",
-        endpoint_url=at or None,
-        region_name=(region if region not in ("", "auto") else session.region_name) or "us-east-1",
-        config=Config(
-            connect_timeout=_TIMEOUT_S, read_timeout=_TIMEOUT_S, retries={"total_max_attempts": 2, "mode": "standard"}
-        ),
-    )
+        seconds = int(float(told) * 3600)
+    except (ValueError, OverflowError):
+        seconds = 0
+    if seconds < _SHORTEST_S:
+        raise StorageError(f"grant_hours: {told} is no number of hours from 0.25 on", hint="write grant_hours = 12")
+    return seconds
 
 
 def _own(options: Mapping[str, str]) -> Grant | None:

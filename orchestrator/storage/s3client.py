@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from boto3.session import Session
     from mypy_boto3_s3 import S3Client
 
+    from orchestrator.storage.grants import Grant
+
 T = TypeVar("T")
 
 ATTEMPTS = 5  # the first try included
@@ -28,6 +30,7 @@ _FIRST_WAIT_S = 0.5  # doubled each time, and drawn between half and whole so th
 _CONNECT_TIMEOUT_S = 10
 READ_TIMEOUT_S = 60.0  # between two bytes; a stalled transfer is an error well before two minutes
 _CONNECTIONS = 16
+_SIGNED_MAX_S = 7 * 24 * 3600  # the longest life of a signed address
 OPTIONS = ("endpoint_url", "region", "addressing_style", "profile", "credentials_file", "single_writer")
 FOR_GRANTS = ("role_arn", "sts_endpoint_url", "send_own_keys", "grant_hours")  # of no concern to the store itself
 
@@ -43,7 +46,14 @@ class Connection:
     """Calls with bounded retries. The only place that waits, and the only one that asks for credentials."""
 
     def __init__(
-        self, bucket: str, where: str, *, options: Mapping[str, str], clock: Clock, read_timeout_s: float
+        self,
+        bucket: str,
+        where: str,
+        *,
+        options: Mapping[str, str],
+        clock: Clock,
+        read_timeout_s: float,
+        grant: Grant | None = None,
     ) -> None:
         unknown = sorted(set(options) - {*OPTIONS, *FOR_GRANTS})
         if unknown:
@@ -56,6 +66,7 @@ class Connection:
         self._options = options
         self._clock = clock
         self._read_timeout_s = read_timeout_s
+        self._grant = grant
         self._lock = Lock()
         self._current: S3Client | None = None
 
@@ -87,6 +98,19 @@ class Connection:
             self._clock.sleep(_FIRST_WAIT_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.0))  # noqa: S311 - spread only
         raise StorageUnavailable(f"cannot {doing} in {self._where}: gave up after {ATTEMPTS} tries", hint="try again")
 
+    def presign(self, method: str, parameters: Mapping[str, Any], *, expires_s: int, doing: str) -> str:
+        """An address that does one thing for whoever has it, until it expires. Nothing is sent."""
+        try:
+            # Unless told so, the SDK still signs addresses in the way of 2006, which leaves out If-None-Match.
+            client = self._connect(signature_version="s3v4", request_checksum_calculation="when_required")
+            return client.generate_presigned_url(
+                method, Params=dict(parameters), ExpiresIn=min(expires_s, _SIGNED_MAX_S)
+            )
+        except StorageError:
+            raise
+        except Exception as e:
+            raise s3errors.meaning(e, doing=doing, where=self._where) from None
+
     def _client(self) -> S3Client:
         with self._lock:
             if self._current is None:
@@ -99,7 +123,7 @@ class Connection:
             if self._current is stale:
                 self._current = None
 
-    def _connect(self) -> S3Client:
+    def _connect(self, **more: Any) -> S3Client:
         import boto3
 
         sdk_log = logging.getLogger("botocore")
@@ -107,15 +131,17 @@ class Connection:
             sdk_log.setLevel(logging.WARNING)  # at DEBUG it writes signed requests and session tokens
         wanted = self._endpoint()
         session = self._session(boto3.session.Session)
-        client = self._make(session, wanted, is_custom=bool(wanted.url))
-        if not wanted.url and not _is_amazon(client.meta.endpoint_url):
+        client = self._make(session, wanted, is_custom=bool(wanted.url), **more)
+        if not wanted.url and not is_amazon(client.meta.endpoint_url):
             # The endpoint came from the user's AWS config file, which only the SDK reads.
-            client = self._make(session, wanted, is_custom=True)
+            client = self._make(session, wanted, is_custom=True, **more)
         return client
 
     def _session(self, kind: type[Session]) -> Session:
-        """With the keys of `credentials_file`, read afresh for each request; else with those that the SDK finds."""
-        path = self._options.get("credentials_file", "")
+        """With the keys that were handed over, or those of `credentials_file`, read afresh for each request."""
+        path, grant = self._options.get("credentials_file", ""), self._grant
+        if grant:
+            return kind(grant.access_key_id, grant.secret_access_key, grant.session_token or None)
         if not path:
             return kind(profile_name=self._options.get("profile") or None)
         import botocore.session
@@ -127,7 +153,7 @@ class Connection:
         core._credentials = FileCredentials(Path(path))  # type: ignore[attr-defined] # noqa: SLF001
         return kind(botocore_session=core)
 
-    def _make(self, session: Session, wanted: Endpoint, *, is_custom: bool) -> S3Client:
+    def _make(self, session: Session, wanted: Endpoint, *, is_custom: bool, **more: Any) -> S3Client:
         from botocore.config import Config
 
         s3: Any = {"addressing_style": self._addressing(is_custom=is_custom)}
@@ -137,6 +163,7 @@ class Connection:
             max_pool_connections=_CONNECTIONS,
             retries={"total_max_attempts": 1, "mode": "standard"},  # retries are counted in `call`
             s3=s3,
+            **more,
         )
         if is_custom:
             # Since 1.36 the SDK adds checksum headers and trailers that many stores reject.
@@ -172,6 +199,15 @@ class Connection:
         return "path" if is_custom or "." in self._bucket else "auto"
 
 
-def _is_amazon(url: str) -> bool:
+def is_yes(option: str) -> bool:
+    """Whether an option that is either on or off is on. A typing error is neither."""
+    said = option.strip().lower()
+    if said not in ("", "true", "yes", "1", "false", "no", "0"):
+        raise StorageError(f"neither true nor false: {option!r}", hint="write true or false under [storage]")
+    return said in ("true", "yes", "1")
+
+
+def is_amazon(url: str) -> bool:
+    """Whether an address is Amazon's own."""
     host = urlsplit(url).hostname or ""
     return host.endswith((".amazonaws.com", ".amazonaws.com.cn"))

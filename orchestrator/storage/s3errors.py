@@ -51,6 +51,11 @@ def is_expired(error: Exception) -> bool:
     return code_of(error) in EXPIRED
 
 
+def is_denied(error: Exception) -> bool:
+    """These keys may not do this, or may not know whether there is anything to do it with."""
+    return status_of(error) == 403 and code_of(error) in ("AccessDenied", "403", "Forbidden", "")
+
+
 def meaning(error: Exception, *, doing: str, where: str) -> StorageError:
     """The error a caller can act on. Its text never holds more of a request than S3's own code and message."""
     code = code_of(error)
