@@ -12,6 +12,7 @@ from orchestrator.errors import ProviderRejected
 from orchestrator.types import LaunchSpec, Token
 
 MAX_CHARACTERS = 4000  # Vast.ai takes 4096 for its start command and arguments together
+_MAX_FOREGROUND = 8000  # RunPod names no limit; only a gateway's long address comes near the other one
 _MARK = "tune-boot"  # in the command line of a first process of ours, before and after the script replaces itself
 _DEADLINE = "TUNE_DEADLINE_S"
 
@@ -35,7 +36,7 @@ NO_FAREWELL = Farewell("", "", "")
 
 
 def boot_script(spec: LaunchSpec, token: Token, farewell: Farewell, *, foreground: bool) -> str:
-    """POSIX sh, at most 4,000 characters, to be run by `sh -c` at every start of the container.
+    """POSIX sh, about 4,000 characters at most, to be run by `sh -c` at every start of the container.
 
     `foreground`: it is the container's first process and stays; otherwise it leaves a loop behind and returns.
     """
@@ -54,8 +55,9 @@ def boot_script(spec: LaunchSpec, token: Token, farewell: Farewell, *, foregroun
     text += _slim(_read("let_in.sh") + _read("boot.sh") if foreground else _read("boot.sh"))
     packed = base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
     script = f": {_MARK}; f=$(mktemp -t {_MARK}.XXXXXX) && echo {packed}|base64 -d|gzip -dc>$f && exec sh $f"
-    if len(script) > MAX_CHARACTERS:
-        raise ProviderRejected(f"a start command of {len(script)} characters is longer than {MAX_CHARACTERS}")
+    limit = _MAX_FOREGROUND if foreground else MAX_CHARACTERS
+    if len(script) > limit:
+        raise ProviderRejected(f"a start command of {len(script)} characters is longer than {limit}")
     return script
 
 

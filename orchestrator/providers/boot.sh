@@ -1,7 +1,7 @@
 # What a rented instance runs at every start, and what is sent again over SSH for platforms that have not run it.
 # Doing it twice is harmless. Needs a POSIX shell and coreutils. The lines above set token, mode, public_key,
 # proof_secret, deadline_s, id_name, key_name, and hold the two programs start_sh and farewell_sh.
-rm -f "$0" # it is open, and needed no more
+case $0 in */tune-boot.*) rm -f "$0" ;; esac # it is open, and needed no more; nothing else is ever removed
 set -u
 umask 077
 : "${HOME:=/root}"
@@ -25,7 +25,7 @@ if [ -z "$home" ]; then
     best=$HOME
     most=$(free_kb "$HOME")
     for place in /workspace /data; do
-        [ -d "$place" ] && [ -w "$place" ] || continue
+        [ -w "$place" ] || continue
         here=$(free_kb "$place")
         [ "${here:-0}" -gt "${most:-0}" ] && best=$place && most=$here
     done
@@ -65,13 +65,10 @@ else
 fi
 
 # One loop, whoever comes first. A number alone may be somebody else's after a restart, so its command line is looked at.
-loop_lives() {
-    [ -s "$home/start.pid" ] && read -r pid <"$home/start.pid" &&
-        tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline" | grep -qF "$home/start.sh"
-}
 exec 9>"$home/.start.lock"
 command -v flock >/dev/null && flock -w 30 9
-loop_lives && exit 0
+[ -s "$home/start.pid" ] && read -r pid <"$home/start.pid" &&
+    tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline" | grep -qF "$home/start.sh" && exit 0
 printf '%s' "$start_sh" >"$home/start.sh"
 export TUNE_HOME="$home" TUNE_DEADLINE_S="$deadline_s" TUNE_FAREWELL=''
 [ -n "$id_name" ] && TUNE_FAREWELL="sh '$home/farewell.sh' end"
