@@ -11,6 +11,7 @@ ACTIVE = (
 )
 NAMES = "names/"  # one small object per run name, create-only: it says which run owns the name
 RUNS = "runs/"
+UNBILLED = "unbilled/"  # one empty object per ended run whose marketplace has not said its last word about the cost
 HOSTS = "hosts/"  # one small object per machine that has disappointed; its age says whether it still counts
 SWEEP = "sweep/"  # one small object per instance nobody owns; the next sweep may be another computer's
 
@@ -131,6 +132,10 @@ def parse_suspect(key: str) -> tuple[str, str] | None:
     """(provider, instance id) of a sweep's note; None for anything else."""
     provider, slash, instance_id = key.removeprefix(SWEEP).partition("/")
     return (unquote(provider), unquote(instance_id)) if slash and "/" not in instance_id else None
+
+
+def unbilled(run_id: str) -> str:
+    return f"{UNBILLED}{run_id}"
 
 
 def bad_host(provider: str, host_id: str) -> str:

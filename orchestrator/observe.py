@@ -177,6 +177,8 @@ class Look:
         if run.provider in self.listing.trouble:
             self.troubles.append(self.listing.trouble[run.provider])
         answers = self._answers(listed)
+        if listed is not None:  # a list may still show what is gone; asked by its id the provider knows better
+            listed = tuple(i for i in listed if answers.get(i.instance_id, i) is not None)
         beat = self._heartbeat()
         exits = self._exits()
         is_fresh = beat is not None and now - beat[1] <= timedelta(
@@ -198,13 +200,15 @@ class Look:
         return seen, now
 
     def _answers(self, listed: tuple[Instance, ...] | None) -> dict[InstanceId, Instance | None]:
-        """Whoever should be there and is not listed is asked for by id."""
+        """Whoever should be there and is not listed is asked for by id; so is who should be gone and is listed."""
         shown = {i.instance_id for i in listed or ()}
         answers: dict[InstanceId, Instance | None] = {}
         provider = self.context.bound(self.run.provider).provider
         for attempt in self.run.attempts:
             wanted = attempt.instance_id
-            if wanted is None or attempt.ended_at or wanted in shown:
+            should_be_there = attempt.ended_at is None
+            should_be_gone = attempt.ended_at is not None or attempt.terminate_asked_at is not None
+            if wanted is None or not (should_be_gone if wanted in shown else should_be_there):
                 continue
             try:
                 answers[wanted] = provider.get(wanted)

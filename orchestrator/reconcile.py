@@ -53,6 +53,7 @@ class AllPasses:
 
     passes: dict[RunId, Pass] = field(default_factory=dict)
     errors: dict[RunId, TuneError] = field(default_factory=dict)
+    troubles: list[str] = field(default_factory=list)  # of ended runs: their bills
 
 
 def reconcile(context: Context, run_id: RunId, *, listing: Listing | None = None) -> Pass:
@@ -96,6 +97,7 @@ def _pass(context: Context, run: Run, version: str, listing: Listing) -> Pass:
     after, told = upkeep.renew_keys(context, after, instance, now)
     troubles += told
     after, told = upkeep.settle_bills(context, after, now)
+    upkeep.note_open_bill(context, after, now)
     return Pass(after, step, step.wait_s, tuple(events), tuple(troubles + told))
 
 
@@ -110,6 +112,7 @@ def reconcile_all(context: Context) -> AllPasses:
                     break
         except TuneError as e:
             result.errors[run_id] = e
+    result.troubles += upkeep.settle_ended(context)
     return result
 
 

@@ -6,15 +6,17 @@ None of it stands in the way of anything: what goes wrong is told, and the next 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from orchestrator import keys
 from orchestrator.acts import amend, with_attempt
 from orchestrator.bootstrap import put_keys
-from orchestrator.errors import ProviderError, RemoteError, RunConflict, TuneError
+from orchestrator.errors import AlreadyExists, ProviderError, RemoteError, RunConflict, RunNotFound, TuneError
 from orchestrator.observe import Context
 from orchestrator.storage import hosts
-from orchestrator.types import Attempt, Instance, InstanceState, Outcome, Phase, Run
+from orchestrator.types import Attempt, Instance, InstanceState, Outcome, Phase, Run, RunId
 
 BLAMED = frozenset({Outcome.HOST_FAULT, Outcome.UNREACHABLE})  # a failed set-up may be the recipe's own fault
 RENEW_SHARE = 20  # keys are renewed once a twentieth of their life is over, so that they outlast us for long
@@ -89,6 +91,41 @@ def settle_bills(context: Context, run: Run, now: datetime) -> tuple[Run, list[s
         if bill is not None and bill != attempt.bill:
             run = _noted(context, run, attempt.number, lambda a, bill=bill: replace(a, bill=bill))  # type: ignore[misc]
     return run, troubles
+
+
+def is_billed(run: Run, now: datetime) -> bool:
+    """Whether the marketplace has said, or will never say, what every attempt has cost."""
+    patience = timedelta(seconds=BILL_AGAIN_S)
+    return all(
+        (a.bill is not None and a.bill.is_final) or a.instance_id is None or now - (a.ended_at or now) > patience
+        for a in run.attempts
+    )
+
+
+def note_open_bill(context: Context, run: Run, now: datetime) -> None:
+    """Let later passes ask for the bill of a run that has just ended: marketplaces charge some minutes late."""
+    if run.phase.is_terminal and context.bound(run.provider).account is not None and not is_billed(run, now):
+        with suppress(AlreadyExists):
+            context.runs.store.put_new(keys.unbilled(run.run_id), b"")
+
+
+def settle_ended(context: Context) -> list[str]:
+    """Ask for the open bills of ended runs; called by whoever reconciles all runs."""
+    troubles = []
+    store = context.runs.store
+    for run_id in list(store.children(keys.UNBILLED)):
+        try:
+            run = context.runs.load(RunId(run_id)).run
+            now = store.now()
+            run, told = settle_bills(context, run, now)
+            troubles += told
+            if is_billed(run, now):
+                store.delete(keys.unbilled(run_id))
+        except RunNotFound:
+            store.delete(keys.unbilled(run_id))
+        except TuneError as e:
+            troubles.append(f"run {run_id}: {e.message}")
+    return troubles
 
 
 def _noted(context: Context, run: Run, number: int, edit: Callable[[Attempt], Attempt]) -> Run:

@@ -44,6 +44,8 @@ def reconcile(
     result = passes.reconcile_all(session.context)
     for done in result.passes.values():
         _say(session, done)
+    for trouble in result.troubles:
+        session.render.note(f"note: {trouble}")
     for run_id, error in result.errors.items():
         _say_error(session, run_id, error)
     swept = _sweep(session)
