@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -54,6 +54,8 @@ class FakeVast(Wire):
         self.leftover: tuple[int, str] | None = None  # create leaves a stopped contract, and says no with this status
         self.decimals = 9  # of charges; the real ones have three
         self.self_destruct_works = True
+        self.spacing_s: Mapping[str, float] = {}  # call -> how soon after one another is too soon
+        self._asked_at: dict[str, datetime] = {}
         self._next_id = 33_402_296
         super().__init__()
 
@@ -132,6 +134,14 @@ class FakeVast(Wire):
             return [c.id for c in self.contracts.values() if c.gone_at is None]
 
     # Calls
+
+    def _handle(self, handler: Callable[[Request], Answer], request: Request) -> Answer:
+        with self.lock:
+            before, now = self._asked_at.get(request.call), self.clock.now()
+            self._asked_at[request.call] = now
+        if before and (now - before).total_seconds() < self.spacing_s.get(request.call, 0):
+            return Answer(429, self.error_body(429))
+        return super()._handle(handler, request)
 
     def _search(self, request: Request) -> Answer:
         self._account_only(request)

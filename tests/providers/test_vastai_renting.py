@@ -213,6 +213,20 @@ def test_what_the_list_does_not_show_is_looked_at_by_its_id(world: VastWorld) ->
     assert world.cloud.living() == []
 
 
+@pytest.mark.parametrize("goes_wrong", [False, True])
+def test_no_call_comes_too_soon_after_another_of_its_kind(world: VastWorld, *, goes_wrong: bool) -> None:
+    """Renting and taking it back again ask each thing once: the next show is taken two seconds later (their docs)."""
+    world.cloud.spacing_s = {"create": 4.5, "destroy": 3.0, "show": 2.0, "list": 1.0, "attach": 1.0}
+    world.cloud.forgets_price = goes_wrong
+    if goes_wrong:
+        with pytest.raises(InsufficientCapacity):
+            create(world, world.offer(spot="require"))
+    else:
+        create(world, world.offer(spot="require"))
+    assert 429 not in {call.status for call in world.cloud.log}
+    assert len(world.cloud.living()) == (not goes_wrong)
+
+
 def test_a_list_that_ignores_its_filter_does_no_harm(world: VastWorld) -> None:
     world.cloud.ignored_filters, world.cloud.list_rows = frozenset({"label"}), 2
     assert create(world, world.offer()).spot is not None
