@@ -84,11 +84,12 @@ def probe(
     return can
 
 
-def gpus(expect: Expected) -> Report:
+def gpus(expect: Expected, *, timeout_s: float = _SMI_TIMEOUT_S) -> Report:
     """Their number, name and memory, the driver, and that nobody else is at work on them."""
     if expect.gpu_count == 0:
         return Report()
-    code, listed = _smi("--query-gpu=name,memory.total,memory.used", "--format=csv,noheader,nounits")
+    query = ("--query-gpu=name,memory.total,memory.used", "--format=csv,noheader,nounits")
+    code, listed = _smi(*query, timeout_s=timeout_s)
     rows = [[cell.strip() for cell in line.split(",")] for line in listed.splitlines() if line.count(",") == 2]
     if code != 0 or not rows:
         last = listed.strip().splitlines()[-1:] or [f"code {code}"]
@@ -98,7 +99,7 @@ def gpus(expect: Expected) -> Report:
         report.faults.append(f"{expect.gpu_count} GPUs expected, {len(rows)} found")
     for number, (name, total, used) in enumerate(rows):
         report += _gpu(f"GPU {number}", name, _number(total), _number(used), expect)
-    return report + _driver(expect)
+    return report + _driver(expect, timeout_s)
 
 
 def _gpu(which: str, name: str, total_mib: float | None, used_mib: float | None, expect: Expected) -> Report:
@@ -122,8 +123,8 @@ def is_named(found: str, expected: str) -> bool:
     return "".join(words) in re.sub(r"[^A-Z0-9]", "", found.upper()) or all(word in theirs for word in words)
 
 
-def _driver(expect: Expected) -> Report:
-    _, told = _smi()
+def _driver(expect: Expected, timeout_s: float) -> Report:
+    _, told = _smi(timeout_s=timeout_s)
     match = _CUDA.search(told)
     if match is None:
         return Report(notes=["the driver does not say which CUDA version it takes"] if expect.min_cuda else [])
@@ -243,14 +244,14 @@ def within(seconds: float, doing: Callable[[], T]) -> T:
     return results[0]
 
 
-def _smi(*words: str) -> tuple[int, str]:
+def _smi(*words: str, timeout_s: float) -> tuple[int, str]:
     program = shutil.which("nvidia-smi")
     if program is None:
         return 127, "there is no nvidia-smi"
     try:
-        return _call([program, *words], _SMI_TIMEOUT_S)
+        return _call([program, *words], timeout_s)
     except (subprocess.TimeoutExpired, TimeoutError):
-        return 124, f"no answer within {_SMI_TIMEOUT_S:g} s"
+        return 124, f"no answer within {timeout_s:g} s"
     except OSError as e:
         return 126, str(e)
 
