@@ -7,6 +7,7 @@ from orchestrator.agent.bucket import Bucket
 from orchestrator.agent.ending import AttemptEnds, Ending
 from orchestrator.agent.files import Damaged, download, safe_path
 from orchestrator.agent.home import Home
+from orchestrator.agent.parallel import in_parallel
 from orchestrator.errors import ObjectNotFound, RecordCorrupt
 from orchestrator.handover import JobFile, JobFiles, JobSpec
 from orchestrator.storage.base import Store
@@ -19,8 +20,7 @@ def fetch_job(bucket: Bucket, home: Home, *, until: float) -> JobSpec:
     where = keys.files_manifest(run_id)
     try:
         listed = codec.load(JobFiles, bucket.patiently(lambda s: s.get(where).data, until=until), where=where)
-        for file in listed.files:
-            _fetch(bucket, home, file, until=until)
+        in_parallel(lambda file: _fetch(bucket, home, file, until=until), listed.files)
         spec = home.job / "trainer" / "job.json"
         return codec.load(JobSpec, spec.read_bytes(), where="trainer/job.json")
     except (ObjectNotFound, RecordCorrupt, Damaged, ValueError, OSError) as e:

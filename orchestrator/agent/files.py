@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from orchestrator.agent.redact import Redactor
 from orchestrator.storage.base import Store
 
 _CHUNK = 1 << 20
+_SEARCHED_MAX = 1 << 25  # secrets stand in small files
+_TENSORS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".distcp")  # what is said about them stands at the start
+_TENSORS_SEARCHED = 1 << 20  # searching costs more than hashing, and holds up every other thread
 
 
 class Damaged(Exception):
@@ -22,6 +27,38 @@ def sha256_of(path: Path) -> str:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """A file as it was read, once."""
+
+    size: int
+    sha256: str
+    holds_secret: bool
+
+
+def examine(path: Path, redactor: Redactor) -> Examined:
+    """Hash a file, and search it for secrets on the way: not a large one, and tensors only at their start."""
+    digest = hashlib.sha256()
+    size, found, before = 0, False, b""
+    with path.open("rb") as file:
+        searched = _searched(path)
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+            if not found and size < searched:
+                seam = before + chunk  # a secret may lie across two pieces
+                found = redactor.holds_secret(seam)
+                before = seam[-redactor.longest_in_files :]
+            size += len(chunk)
+    return Examined(size, digest.hexdigest(), found)
+
+
+def _searched(path: Path) -> int:
+    """How many bytes from the start."""
+    if path.stat().st_size > _SEARCHED_MAX:
+        return 0
+    return _TENSORS_SEARCHED if path.suffix in _TENSORS else _SEARCHED_MAX
 
 
 def safe_path(folder: Path, name: str) -> Path:

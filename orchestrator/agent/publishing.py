@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 
 from orchestrator import checkpoints, codec, keys
 from orchestrator.agent.bucket import Bucket, Superseded
-from orchestrator.agent.files import sha256_of
+from orchestrator.agent.files import examine
+from orchestrator.agent.parallel import in_parallel
 from orchestrator.agent.redact import Redactor
 from orchestrator.errors import AlreadyExists, ObjectNotFound, RecordCorrupt, StorageError
 from orchestrator.storage.base import Store
 from orchestrator.types import ArtifactManifest, CheckpointManifest, StoredFile
 
 Note = Callable[[str], None]
-_SCANNED_MAX = 1 << 25  # secrets stand in small files; weights are not searched
 
 
 class Unverified(StorageError):
@@ -31,7 +33,7 @@ class Local:
 
 
 class Publishing:
-    """One attempt's blobs and manifests. Used by one thread at a time."""
+    """One attempt's blobs and manifests. Used by one thread at a time; sends several files at a time itself."""
 
     def __init__(self, bucket: Bucket, redactor: Redactor, *, note: Note) -> None:
         self._bucket = bucket
@@ -50,13 +52,10 @@ class Publishing:
 
     def upload(self, files: Iterable[Local]) -> tuple[StoredFile, ...]:
         """Every file's bytes, each stored once. A secret must not leave: a file that holds one is left out."""
-        stored = []
-        for file in files:
-            if file.path.stat().st_size <= _SCANNED_MAX and self._redactor.holds_secret(file.path.read_bytes()):
-                self._note(f"{file.name} holds a secret and was left out")
-                continue
-            stored.append(self._upload(file))
-        return tuple(stored)
+        self._own_blobs(self._bucket.store)
+        sending = _Once(self._store_blob)
+        stored = in_parallel(lambda file: self._upload(file, sending), files)
+        return tuple(file for file in stored if file is not None)
 
     def publish_checkpoint(self, manifest: CheckpointManifest) -> str:
         """Make it true. A manifest that is there already counts if it verifies, and else is replaced: it is ours."""
@@ -141,30 +140,41 @@ class Publishing:
         if self._is_whole(store, manifest):
             self._verified.add(key)
 
-    def _upload(self, file: Local) -> StoredFile:
-        size, sha256 = file.path.stat().st_size, sha256_of(file.path)
-        key = keys.blob(self._run_id, self._attempt, sha256)
+    def _upload(self, file: Local, sending: _Once) -> StoredFile | None:
+        found = examine(file.path, self._redactor)
+        if found.holds_secret:
+            self._note(f"{file.name} holds a secret and was left out")
+            return None
+        key = keys.blob(self._run_id, self._attempt, found.sha256)
+        size = sending.result(key, file.path, found.size)
+        if size != found.size:
+            raise Unverified(f"{file.name} was stored with {size} bytes instead of {found.size}")
+        return StoredFile(file.name, key, found.size, found.sha256)
+
+    def _store_blob(self, key: str, path: Path, size: int) -> int:
         store = self._bucket.store
         blobs = self._own_blobs(store)
         if blobs.get(key) != size:
-            info = store.upload(key, file.path)
-            if info.size != size:
-                raise Unverified(f"{file.name} was stored with {info.size} bytes instead of {size}")
+            sent = store.upload(key, path).size
+            if sent != size:
+                return sent
             blobs[key] = size
-        return StoredFile(file.name, key, size, sha256)
+        return size
 
     def _is_whole(self, store: Store, manifest: CheckpointManifest | ArtifactManifest) -> bool:
         """Everything it names is stored with its size. What is not is forgotten, so that it is sent again."""
-        whole = True
-        for file in manifest.files:
+
+        def is_there(file: StoredFile) -> bool:
             try:
-                fits = store.head(file.key).size == file.size
+                return store.head(file.key).size == file.size
             except ObjectNotFound:
-                fits = False
+                return False
+
+        there = in_parallel(is_there, manifest.files)
+        for file, fits in zip(manifest.files, there, strict=True):
             if not fits:
                 self._own_blobs(store).pop(file.key, None)
-                whole = False
-        return whole
+        return all(there)
 
     def _own_blobs(self, store: Store) -> dict[str, int]:
         """What this attempt has stored already, also before a restart of the agent."""
@@ -186,3 +196,25 @@ class Publishing:
             return codec.load(CheckpointManifest, store.get(key).data, where=key)
         except (RecordCorrupt, ObjectNotFound):
             return None
+
+
+class _Once:
+    """Files with the same bytes are sent once, whichever thread comes first; the others wait for its result."""
+
+    def __init__(self, send: Callable[[str, Path, int], int]) -> None:
+        self._send = send
+        self._lock = Lock()
+        self._results: dict[str, Future[int]] = {}
+
+    def result(self, key: str, path: Path, size: int) -> int:
+        with self._lock:
+            earlier = self._results.get(key)
+            own = self._results.setdefault(key, Future())
+        if earlier is not None:
+            return earlier.result()
+        try:
+            own.set_result(self._send(key, path, size))
+        except BaseException as e:
+            own.set_exception(e)
+            raise
+        return own.result()

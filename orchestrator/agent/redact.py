@@ -35,6 +35,11 @@ class Redactor:
         """Characters of the longest spelling: how much a cut must leave out so that no half of one shows."""
         return max(map(len, self._forms), default=0)
 
+    @property
+    def longest_in_files(self) -> int:
+        """Bytes of the longest spelling that is looked for in files."""
+        return max(map(len, self._in_files), default=1)
+
     def text(self, text: str) -> str:
         """The text with every secret covered."""
         return self._pattern.sub(COVER, text) if self._pattern else text

@@ -16,6 +16,7 @@ from orchestrator.agent.bucket import Bucket
 from orchestrator.agent.ending import AttemptEnds, Ending
 from orchestrator.agent.files import Damaged, download, safe_path
 from orchestrator.agent.home import Home
+from orchestrator.agent.parallel import in_parallel
 from orchestrator.errors import CheckpointCorrupt, ObjectNotFound, RecordCorrupt
 from orchestrator.handover import JobSpec, Snapshot
 from orchestrator.storage.base import Store
@@ -144,12 +145,12 @@ def _require_room(home: Home, manifest: CheckpointManifest, *, free: Free) -> No
 
 def _download(bucket: Bucket, home: Home, manifest: CheckpointManifest, *, until: float) -> Path:
     folder = home.restored / f"checkpoint-{manifest.step}"
-    for file in manifest.files:  # cheap, and it says at once what would be found missing after gigabytes
-        _call(bucket, file, _check_size, until=until)
+    # Cheap, and it says at once what would be found missing after gigabytes.
+    in_parallel(lambda file: _call(bucket, file, _check_size, until=until), manifest.files)
     if folder.exists() and (folder.is_symlink() or not folder.is_dir()):
         folder.unlink()
-    for file in manifest.files:
-        _call(bucket, file, partial(_fetch, path=safe_path(folder, file.name)), until=until)
+    paths = {file: safe_path(folder, file.name) for file in manifest.files}
+    in_parallel(lambda file: _call(bucket, file, partial(_fetch, path=paths[file]), until=until), manifest.files)
     named = {folder / f.name for f in manifest.files}
     for path in [p for p in folder.rglob("*") if p.is_file() and p not in named]:
         path.unlink()

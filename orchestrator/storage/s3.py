@@ -9,6 +9,7 @@ from contextlib import closing, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
+from threading import BoundedSemaphore, Lock
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.clock import Clock, SystemClock
@@ -24,21 +25,28 @@ from orchestrator.storage import s3errors
 from orchestrator.storage.base import Fetched, ObjectInfo, Progress
 from orchestrator.storage.keyrules import MAX_KEY_BYTES, checked_folder, checked_key, checked_prefix
 from orchestrator.storage.oserrors import translated
-from orchestrator.storage.s3client import ATTEMPTS, READ_TIMEOUT_S, Answer, Connection
-from orchestrator.storage.s3parts import Section, part_plan
+from orchestrator.storage.s3client import READ_TIMEOUT_S, Answer, Connection, is_yes
+from orchestrator.storage.s3download import Download
+from orchestrator.storage.s3look import open_object
+from orchestrator.storage.s3parts import AT_ONCE, Section, part_plan
 from orchestrator.storage.s3upload import Multipart
-from orchestrator.storage.temporary import CHUNK_BYTES, Unfinished, whole
+from orchestrator.storage.temporary import whole
 from orchestrator.storage.uri import Location
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
+    from orchestrator.storage.grants import Grant
+
 _WRITER = "tune-write"  # metadata that tells our own write from an equal one of somebody else
+_ALONE = Lock()  # of all stores with a single writer: that is this process, whatever its threads do
 _ABSENT = "clock"  # never written: asking for it costs least and still brings the time
 
 
 class S3Store:
     """Objects below one prefix of a bucket. A version is the ETag; the clock is the bucket's.
+
+    With the keys of `grant` if there is one, else with those of `credentials_file`, else with what the SDK finds.
 
     `warnings` collects what went wrong without harm, such as a right that is only needed for tidying up.
     """
@@ -51,15 +59,23 @@ class S3Store:
         options: Mapping[str, str] | None = None,
         clock: Clock | None = None,
         read_timeout_s: float = READ_TIMEOUT_S,
+        grant: Grant | None = None,
     ) -> None:
         self._location = Location(bucket, prefix)
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
         self.options = dict(options or {})
+        self.is_single_writer = is_yes(self.options.get("single_writer", ""))
         self._connection = Connection(
-            bucket, self.url, options=self.options, clock=clock or SystemClock(), read_timeout_s=read_timeout_s
+            bucket,
+            self.url,
+            options=self.options,
+            clock=clock or SystemClock(),
+            read_timeout_s=read_timeout_s,
+            grant=grant,
         )
-        self._multipart = Multipart(self._connection, bucket, self._prefix, self.now)
+        self._lanes = BoundedSemaphore(AT_ONCE)
+        self._multipart = Multipart(self._connection, bucket, self._prefix, self.now, self._lanes)
 
     @property
     def url(self) -> str:
@@ -74,7 +90,7 @@ class S3Store:
         full = self._full(key)
 
         def request(client: S3Client) -> Fetched:
-            answer = client.get_object(Bucket=self._bucket, Key=full)
+            answer = open_object(client, self._bucket, full)
             with closing(answer["Body"]) as body:
                 return Fetched(body.read(), _info(key, answer))
 
@@ -90,7 +106,7 @@ class S3Store:
                 if s3errors.status_of(e) not in (400, 403) or s3errors.is_expired(e):
                     raise
             # A head brings no body and so no reason; the same question as a get does.
-            answer = client.get_object(Bucket=self._bucket, Key=full)
+            answer = open_object(client, self._bucket, full)
             answer["Body"].close()
             return _info(key, answer)
 
@@ -105,12 +121,16 @@ class S3Store:
         return self._connection.call(request, doing=f"write {key}")
 
     def put_new(self, key: str, data: bytes) -> ObjectInfo:
+        if self.is_single_writer:
+            return self._put_alone(key, data, version=None)
         try:
             return self._put_on_condition(key, data, {"IfNoneMatch": "*"})
         except VersionConflict:
             raise AlreadyExists(f"{key} exists already in {self.url}") from None
 
     def put_if(self, key: str, data: bytes, *, version: str) -> ObjectInfo:
+        if self.is_single_writer:
+            return self._put_alone(key, data, version=version)
         try:
             return self._put_on_condition(key, data, {"IfMatch": version})
         except VersionConflict:
@@ -129,7 +149,8 @@ class S3Store:
 
             def request(client: S3Client) -> ObjectInfo:
                 body: Any = Section(fd, 0, plan.size) if plan.size else b""  # the stubs know fewer kinds of file
-                return _written(key, plan.size, client.put_object(Bucket=self._bucket, Key=full, Body=body))
+                with self._lanes:
+                    return _written(key, plan.size, client.put_object(Bucket=self._bucket, Key=full, Body=body))
 
             info = self._connection.call(request, doing=f"upload {key}")
         finally:
@@ -141,8 +162,8 @@ class S3Store:
     def download(self, key: str, path: Path, *, progress: Progress | None = None) -> ObjectInfo:
         full = self._full(key)
         with translated(f"copy {key} to {path}"), whole(path) as file:
-            return _Download(
-                self._connection, {"Bucket": self._bucket, "Key": full}, key=key, file=file, progress=progress
+            return Download(
+                self._connection, (self._bucket, full), self._lanes, key=key, file=file, progress=progress
             ).run()
 
     def scan(self, prefix: str) -> Iterator[ObjectInfo]:
@@ -203,6 +224,32 @@ class S3Store:
             except StorageDenied as e:
                 self._multipart.warn(f"{key} was left behind: {e}")
 
+    def presign_put(self, key: str, *, expires_s: int, create_only: bool = False) -> str:
+        """An address to which anybody may put this one object for a while. It is a secret.
+
+        `create_only`: whoever uses it must send `If-None-Match: *`, and only an absent object is written. A store that
+        has a `single_writer` need not know that header: there the signature does not ask for it.
+        """
+        where = {"Bucket": self._bucket, "Key": self._full(key)}
+        if create_only and not self.is_single_writer:
+            where["IfNoneMatch"] = "*"
+        return self._connection.presign("put_object", where, expires_s=expires_s, doing=f"sign {key}")
+
+    def _put_alone(self, key: str, data: bytes, *, version: str | None) -> ObjectInfo:
+        """Look, then write: enough where this program is the only one that writes, as `single_writer` promises."""
+        with _ALONE:
+            try:
+                standing = self.head(key)
+            except ObjectNotFound:
+                if version is not None:
+                    raise VersionConflict(f"{key} in {self.url} is gone") from None
+            else:
+                if version is None:
+                    raise AlreadyExists(f"{key} exists already in {self.url}")
+                if standing.version != version:
+                    raise VersionConflict(f"{key} in {self.url} has changed")
+            return self.put(key, data)
+
     def _ignored(self, header: str) -> StorageError:
         return StorageError(
             f"{self.url} ignores {header}: two tunes could both rent an instance for the same attempt",
@@ -231,7 +278,9 @@ class S3Store:
     def _own(self, client: S3Client, key: str, data: bytes, nonce: str) -> ObjectInfo | None:
         """What stands at the key, if it is what an earlier try of this very write has put there."""
         try:
-            answer = client.get_object(Bucket=self._bucket, Key=self._full(key))
+            answer = open_object(client, self._bucket, self._full(key))
+        except ObjectNotFound:
+            return None
         except Exception as e:
             if s3errors.code_of(e) == "NoSuchKey":
                 return None
@@ -255,53 +304,6 @@ class S3Store:
         if len(full.encode()) > MAX_KEY_BYTES:
             raise StorageError(f"key too long with its prefix: {len(full.encode())} bytes, {MAX_KEY_BYTES} allowed")
         return full
-
-
-class _Download:
-    """One object on its way to a file; goes on where a broken transfer ended."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        where: Mapping[str, Any],
-        *,
-        key: str,
-        file: Unfinished,
-        progress: Progress | None,
-    ) -> None:
-        self._connection = connection
-        self._where = where
-        self._key = key
-        self._file = file
-        self._progress = progress
-        self._received = 0
-        self._info: ObjectInfo | None = None
-
-    def run(self) -> ObjectInfo:
-        for left in reversed(range(ATTEMPTS)):
-            received = self._received
-            try:
-                return self._connection.call(self._transfer, doing=f"download {self._key}")
-            except StorageUnavailable:
-                if self._received == received or not left:
-                    raise
-        raise StorageUnavailable(f"cannot download {self._key}: it keeps breaking off", hint="try again later")
-
-    def _transfer(self, client: S3Client) -> ObjectInfo:
-        rest: Any = {"Range": f"bytes={self._received}-", "IfMatch": self._info.version} if self._info else {}
-        if self._info and self._received == self._info.size:
-            return self._info
-        answer = client.get_object(**self._where, **rest)
-        if self._info is None:
-            self._info = _info(self._key, answer)
-        with closing(answer["Body"]) as body:
-            while chunk := body.read(CHUNK_BYTES):
-                with translated("write the downloaded file"):
-                    self._file.write(chunk)
-                self._received += len(chunk)
-                if self._progress:
-                    self._progress(len(chunk))
-        return self._info
 
 
 def _lister(**where: str) -> Callable[[S3Client], Any]:

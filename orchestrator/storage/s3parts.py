@@ -1,4 +1,4 @@
-"""A large file in parts: how many, how large, and how to send them."""
+"""A large file in parts: how many, how large, how many at a time, and the bytes of each."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ MIB = 1 << 20
 GIB = 1 << 30
 MAX_OBJECT_BYTES = 5 << 40  # S3's limits, here and below
 MAX_PARTS = 10_000
-_SINGLE_BYTES = 16 * MIB  # up to here one request is quickest; S3 would take 5 GiB
-_CONCURRENCY = 4
+PART_BYTES = 16 * MIB  # up to here one request is quickest; S3 would take 5 GiB
+AT_ONCE = 8  # transfers per store, whichever files they belong to; more would wait for one another on the same line
 _IN_FLIGHT_BYTES = GIB  # part size times concurrency: what a failure may cost to send again
 
 
@@ -40,9 +40,9 @@ def part_plan(size: int) -> PartPlan:
     if size > MAX_OBJECT_BYTES:
         raise StorageError(f"{size} bytes are more than S3 stores in one object (5 TiB)", hint="split the file")
     smallest = -(-size // MAX_PARTS)
-    part_size = max(_SINGLE_BYTES, -(-smallest // MIB) * MIB)
+    part_size = max(PART_BYTES, -(-smallest // MIB) * MIB)
     parts = max(1, -(-size // part_size))
-    return PartPlan(size, part_size, parts, max(1, min(_CONCURRENCY, parts, _IN_FLIGHT_BYTES // part_size)))
+    return PartPlan(size, part_size, parts, max(1, min(AT_ONCE, parts, _IN_FLIGHT_BYTES // part_size)))
 
 
 class Section(io.RawIOBase):

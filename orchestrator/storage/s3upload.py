@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
-from threading import Lock
+from threading import BoundedSemaphore, Lock
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import ObjectNotFound, StorageDenied, StorageError, StorageUnavailable
@@ -26,8 +26,11 @@ _OWN_FOLDERS = 2  # `runs/<id>/`: what lies deeper belongs to one run, and its w
 class Multipart:
     """Sends large files below one prefix, and clears away what killed senders left there."""
 
-    def __init__(self, connection: Connection, bucket: str, prefix: str, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self, connection: Connection, bucket: str, prefix: str, now: Callable[[], datetime], lanes: BoundedSemaphore
+    ) -> None:
         self.warnings: list[str] = []
+        self._lanes = lanes
         self._connection = connection
         self._bucket = bucket
         self._prefix = prefix
@@ -81,7 +84,8 @@ class Multipart:
 
             def request(client: S3Client) -> dict[str, Any]:
                 body: Any = Section(fd, offset, length)
-                answer: Any = client.upload_part(**where, PartNumber=number, Body=body)
+                with self._lanes:
+                    answer: Any = client.upload_part(**where, PartNumber=number, Body=body)
                 # Where parts were sent with a checksum, S3 refuses to join them without hearing it again.
                 sums = {name: value for name, value in answer.items() if _CHECKSUM.match(name)}
                 return {"PartNumber": number, "ETag": answer["ETag"], **sums}

@@ -29,6 +29,13 @@ class Unfinished:
         while rest:
             rest = rest[os.write(self.fd, rest) :]
 
+    def write_at(self, offset: int, data: bytes | memoryview) -> None:
+        """At a place of its own, whatever else is being written."""
+        rest = memoryview(data)
+        while rest:
+            written = os.pwrite(self.fd, rest, offset)
+            rest, offset = rest[written:], offset + written
+
 
 @contextmanager
 def unfinished(folder: bytes, *, prefix: bytes = b"") -> Iterator[Unfinished]:

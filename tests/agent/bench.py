@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -112,17 +113,19 @@ class Bench:
         return next(f.key for f in self.manifests[number, step].files if f.name == name)
 
     def watch(self, look: Callable[[str, str], None]) -> None:
-        """Call `look` before and after every call to the store, its own calls excepted."""
-        busy = False
+        """Call `look` before and after every call to the store, its own calls excepted; one thread at a time."""
+        one_at_a_time = threading.Lock()
+        looking: int | None = None
 
         def once(operation: str, key: str) -> None:
-            nonlocal busy
-            if busy:
+            nonlocal looking
+            if looking == threading.get_ident():
                 return
-            busy = True
-            try:
-                look(operation, key)
-            finally:
-                busy = False
+            with one_at_a_time:
+                looking = threading.get_ident()
+                try:
+                    look(operation, key)
+                finally:
+                    looking = None
 
         self.store.fault = once

@@ -13,13 +13,17 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from hashlib import md5
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Self
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 from xml.sax.saxutils import escape
+
+_KEPT_BYTES = 1 << 20  # of a request's body, in the list of requests
+_PART_MIN_BYTES = 5 << 20  # except for the last
 
 
 @dataclass
@@ -54,9 +58,17 @@ class Fault:
 class Request:
     action: str
     key: str
-    path: str
+    path: str  # as it was sent, quoted
     headers: dict[str, str]
     token: str
+    method: str = ""
+    bucket: str = ""
+    query: str = ""  # as it was sent
+    body: bytes = b""
+
+    @property
+    def arguments(self) -> dict[str, list[str]]:
+        return parse_qs(self.query, keep_blank_values=True)
 
 
 class Answer(Exception):
@@ -87,6 +99,8 @@ class StrictS3:
         self.keys: set[str] = {"AKIDTEST"}
         self.region = ""
         self.ignores_conditions = False
+        self.refuses_conditions = False  # 501 to their headers
+        self.drops_bodies = False  # 200, and the object stays empty
         self.sums_parts = False  # as Amazon does: parts have checksums, and are not joined without them
         self.skew = timedelta(0)
         self._next = 0
@@ -104,7 +118,7 @@ class StrictS3:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     @contextmanager
-    def running(self) -> Iterator[StrictS3]:
+    def running(self) -> Iterator[Self]:
         self._thread.start()
         try:
             yield self
@@ -127,8 +141,28 @@ class StrictS3:
         self._next += 1
         return f"id{self._next:06d}"
 
+    def authorize(self, request: Request) -> None:
+        """Raise the Answer that a request gets which may not be carried out."""
+        scope = re.search(r"Credential=([^/]+)/\d+/([^/]+)/s3", request.headers.get("authorization", ""))
+        if scope is None:
+            raise Answer(403, code="AccessDenied", text="anonymous")
+        if scope[1] not in self.keys:
+            raise Answer(403, code="InvalidAccessKeyId")
+        if request.token in self.expired_tokens:
+            raise Answer(400, code="ExpiredToken")
+        if self.region and scope[2] != self.region:
+            raise Answer(400, headers={"Region": self.region}, code="AuthorizationHeaderMalformed")
+        if request.action in self.denied:
+            raise Answer(403, code="AccessDenied", text=f"not authorized to perform s3:{request.action}")
 
-def _action(method: str, key: str, query: dict[str, list[str]]) -> str:
+    def serve_root(self, request: Request) -> None:
+        """A POST to no bucket at all: another service's, if this server has any."""
+        raise Answer(405, code="MethodNotAllowed", text="The specified method is not allowed against this resource.")
+
+
+def _action(method: str, bucket: str, key: str, query: dict[str, list[str]]) -> str:
+    if not bucket and method == "POST":
+        return "Root"
     if not key:
         return {"PUT": "CreateBucket", "HEAD": "HeadBucket"}.get(
             method, "ListMultipartUploads" if "uploads" in query else "ListObjectsV2"
@@ -138,6 +172,15 @@ def _action(method: str, key: str, query: dict[str, list[str]]) -> str:
     if method == "POST":
         return "CreateMultipartUpload"
     return {"PUT": "PutObject", "GET": "GetObject", "HEAD": "HeadObject", "DELETE": "DeleteObject"}[method]
+
+
+def _check(headers: dict[str, str]) -> None:
+    """What many stores do not know."""
+    for name in headers:
+        if name.startswith("x-amz-checksum") or name in ("x-amz-trailer", "x-amz-sdk-checksum-algorithm"):
+            raise Answer(501, code="NotImplemented", text=f"header {name}")
+    if "aws-chunked" in headers.get("content-encoding", "") or "STREAMING" in headers.get("x-amz-content-sha256", ""):
+        raise Answer(501, code="NotImplemented", text="aws-chunked")
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -151,21 +194,26 @@ class _Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         bucket, _, key = unquote(parts.path).lstrip("/").partition("/")
         query = parse_qs(parts.query, keep_blank_values=True)
-        action = _action(self.command, key, query)
+        action = _action(self.command, bucket, key, query)
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
         s3 = self.s3
         headers = {name.lower(): value for name, value in self.headers.items()}
+        token = headers.get("x-amz-security-token", "")
+        request = Request(action, key, parts.path, headers, token, self.command, bucket, parts.query, body)
         with s3.lock:
             s3.counts[action] += 1
             fault = s3.script.pop((action, s3.counts[action]), None)
-            s3.requests.append(Request(action, key, parts.path, headers, headers.get("x-amz-security-token", "")))
+            s3.requests.append(request if len(body) < _KEPT_BYTES else replace(request, body=b""))
         if fault and fault.stall_s:
             time.sleep(fault.stall_s)  # the wire itself is slow here
         answer = None
         if fault is None or fault.applied or not (fault.code or fault.hang_up):
             with s3.lock:
                 try:
-                    self._check(action, headers)
+                    if action == "Root":
+                        s3.serve_root(request)
+                    _check(headers)
+                    s3.authorize(request)
                     getattr(self, f"_{action}")(bucket, key, query, headers, body)
                     answer = Answer(200)
                 except Answer as e:
@@ -193,24 +241,6 @@ class _Handler(BaseHTTPRequestHandler):
         if cut_at is not None:
             self.close_connection = True
 
-    def _check(self, action: str, headers: dict[str, str]) -> None:
-        s3 = self.s3
-        for name in headers:
-            if name.startswith("x-amz-checksum") or name in ("x-amz-trailer", "x-amz-sdk-checksum-algorithm"):
-                raise Answer(501, code="NotImplemented", text=f"header {name}")
-        if "aws-chunked" in headers.get("content-encoding", "") or "STREAMING" in headers["x-amz-content-sha256"]:
-            raise Answer(501, code="NotImplemented", text="aws-chunked")
-        scope = re.search(r"Credential=([^/]+)/\d+/([^/]+)/s3", headers["authorization"])
-        assert scope
-        if scope[1] not in s3.keys:
-            raise Answer(403, code="InvalidAccessKeyId")
-        if headers.get("x-amz-security-token", "") in s3.expired_tokens:
-            raise Answer(400, code="ExpiredToken")
-        if s3.region and scope[2] != s3.region:
-            raise Answer(400, headers={"Region": s3.region}, code="AuthorizationHeaderMalformed")
-        if action in s3.denied:
-            raise Answer(403, code="AccessDenied", text=f"not authorized to perform s3:{action}")
-
     def _objects(self, bucket: str) -> dict[str, Stored]:
         try:
             return self.s3.buckets[bucket]
@@ -218,6 +248,10 @@ class _Handler(BaseHTTPRequestHandler):
             raise Answer(404, code="NoSuchBucket") from None
 
     def _conditions(self, standing: Stored | None, headers: dict[str, str]) -> None:
+        if self.s3.refuses_conditions and headers.keys() & {"if-none-match", "if-match"}:
+            raise Answer(
+                501, code="NotImplemented", text="A header you provided implies functionality not implemented."
+            )
         if self.s3.ignores_conditions:
             return
         if headers.get("if-none-match") == "*" and standing:
@@ -232,6 +266,7 @@ class _Handler(BaseHTTPRequestHandler):
         objects = self._objects(bucket)
         self._conditions(objects.get(key), headers)
         metadata = {name: value for name, value in headers.items() if name.startswith("x-amz-meta-")}
+        body = b"" if self.s3.drops_bodies else body
         objects[key] = Stored(body, f'"{md5(body).hexdigest()}"', self.s3.now(), metadata)
         raise Answer(200, headers={"ETag": objects[key].etag})
 
@@ -243,9 +278,11 @@ class _Handler(BaseHTTPRequestHandler):
             raise Answer(412, code="PreconditionFailed")
         data, status, extra = found.data, 200, {}
         if "range" in headers:
-            start = int(headers["range"].removeprefix("bytes=").rstrip("-"))
-            data, status = data[start:], 206
-            extra["Content-Range"] = f"bytes {start}-{len(found.data) - 1}/{len(found.data)}"
+            first, _, last = headers["range"].removeprefix("bytes=").partition("-")
+            data, status = data[int(first) : int(last) + 1 if last else None], 206
+            if not data:
+                raise Answer(416, code="InvalidRange")
+            extra["Content-Range"] = f"bytes {first}-{int(first) + len(data) - 1}/{len(found.data)}"
         raise Answer(
             status,
             data,
@@ -317,6 +354,11 @@ class _Handler(BaseHTTPRequestHandler):
         upload = self._upload(query)
         if self.s3.sums_parts and body.count(b"<ChecksumCRC32>") != len(upload.parts):
             raise Answer(400, code="InvalidRequest", text="The complete request must include the checksum of each part")
+        *first, last = [len(upload.parts[number]) for number in sorted(upload.parts)]
+        if len({*first}) > 1 or (first and last > first[0]):
+            raise Answer(400, code="InvalidPart", text="All non-trailing parts must have the same length.")  # R2's rule
+        if min(first, default=_PART_MIN_BYTES) < _PART_MIN_BYTES:
+            raise Answer(400, code="EntityTooSmall")
         del self.s3.uploads[query["uploadId"][0]]
         data = b"".join(upload.parts[number] for number in sorted(upload.parts))
         etag = f'"{md5(data).hexdigest()}-{len(upload.parts)}"'
