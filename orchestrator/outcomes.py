@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 from orchestrator.handover import EXIT_SAVED
-from orchestrator.types import ArtifactManifest, Attempt, ExitRecord, Outcome, Phase, Run
+from orchestrator.types import ArtifactManifest, Attempt, ExitRecord, Instance, InstanceState, Outcome, Phase, Run
 
 ALLOWED: Mapping[Outcome, int | None] = {
     # How many attempts of one allowance may end so before the run fails. None: only `max_attempts` counts.
@@ -32,6 +32,7 @@ ON_REQUEST = frozenset({Outcome.CANCELLED, Outcome.BUDGET, Outcome.MOVED})
 
 BACKOFF_FIRST_S = 30.0
 BACKOFF_MAX_S = 600.0  # a market that had nothing ten minutes ago is worth another look
+PRICE_TOLERANCE = Decimal("1.01")  # marketplaces round
 REMEMBERED_REFUSALS = 20  # a thin market must not make run.json grow for ever
 
 
@@ -144,6 +145,19 @@ def spent_up(run: Run, *, spent_usd: Decimal, now: datetime) -> str:
     return ""
 
 
+def broken_promise(attempt: Attempt, instance: Instance) -> str:
+    """How the instance is another bargain than the offer was; empty when it is as promised, or does not tell."""
+    offer = attempt.offer
+    if offer.spot and instance.spot is False:
+        return "an interruptible instance was asked for, and it is billed as on demand"
+    if instance.state is not InstanceState.RUNNING:
+        return ""  # what starts, or is stopped, may bill less for now
+    at_most = Decimal(offer.details.get("at_most") or offer.usd_per_hour * PRICE_TOLERANCE)
+    if offer.usd_per_hour and instance.usd_per_hour > at_most:
+        return f"it costs ${instance.usd_per_hour}/h, and ${offer.usd_per_hour}/h was promised"
+    return ""
+
+
 def backoff(run: Run) -> timedelta:
     """How long to wait before the next attempt: nothing, unless the last ones could not even be rented.
 
@@ -174,3 +188,37 @@ def without_old_refusals(attempts: tuple[Attempt, ...]) -> tuple[Attempt, ...]:
     refused = [a.number for a in attempts if a.refused]
     forgotten = set(refused[:-REMEMBERED_REFUSALS])
     return tuple(a for a in attempts if a.number not in forgotten)
+
+
+def stopped(run: Run, now: datetime, *, at_once: bool = False) -> Run:
+    """The run with its user's wish to stop on record; an ended run stays as it is."""
+    if run.phase.is_terminal:
+        return run
+    return replace(run, stop_requested_at=run.stop_requested_at or now, stop_now=run.stop_now or at_once)
+
+
+def reopened(run: Run, now: datetime) -> Run:
+    """A failed or cancelled run made ready to go on, with fresh attempts and budget; any other stays as it is."""
+    if run.phase not in (Phase.FAILED, Phase.CANCELLED):
+        return run
+    return replace(
+        run,
+        phase=Phase.PENDING,
+        phase_since=now,
+        phase_deadline=None,
+        claim_until=None,
+        not_before=None,
+        waiting_for="",
+        stop_requested_at=None,
+        stop_now=False,
+        request="",
+        request_until=None,
+        request_outcome=None,
+        resumes=run.resumes + 1,
+        resumed_at=now,
+        attempts_at_resume=run.attempts[-1].number if run.attempts else 0,
+        outcome=None,
+        reason="",
+        excluded_hosts=(),
+        excluded_offers=(),
+    )

@@ -9,8 +9,9 @@ from orchestrator.absence import instance_of
 from orchestrator.acts import Renting, amend, prune, terminate
 from orchestrator.errors import RunConflict, TerminationUnconfirmed, TuneError
 from orchestrator.observe import Context, Listing, Look
+from orchestrator.outcomes import reopened, stopped
 from orchestrator.placing import put_agent
-from orchestrator.states import Action, Step, decide, reopened, stopped
+from orchestrator.states import Action, Step, decide
 from orchestrator.types import Phase, Run, RunId
 
 __all__ = [

@@ -13,7 +13,16 @@ from decimal import Decimal
 from enum import StrEnum
 
 from orchestrator.absence import Policy, instance_of, live_ids, noted
-from orchestrator.outcomes import amended, backoff, blame, final_failure, spent_up, verdict, without_old_refusals
+from orchestrator.outcomes import (
+    amended,
+    backoff,
+    blame,
+    broken_promise,
+    final_failure,
+    spent_up,
+    verdict,
+    without_old_refusals,
+)
 from orchestrator.types import (
     ArtifactManifest,
     Attempt,
@@ -116,7 +125,7 @@ def decide(run: Run, seen: Seen, now: datetime, policy: Policy) -> Step:
     case = replace(case, run=amended(run, seen.exits, _trusted_artifact(case)))
     if run.phase is Phase.TERMINATING:
         return _no_longer_than(_terminating(case), policy)
-    step = _exit_first(case) or _asked_to_leave(case) or _lost(case) or _LIVE[run.phase](case)
+    step = _exit_first(case) or _asked_to_leave(case) or _lost(case) or _overcharged(case) or _LIVE[run.phase](case)
     strays = () if step.run.phase is Phase.TERMINATING else _strays(case)
     return _no_longer_than(replace(step, kill=tuple(dict.fromkeys((*strays, *step.kill)))), policy)
 
@@ -187,6 +196,18 @@ def _lost(case: _Case) -> Step | None:
     if current.first_seen_at is None:
         return _end(case, Outcome.NOT_LAUNCHED, "the instance never appeared")
     return _end(case, Outcome.PREEMPTED, "the instance is gone")
+
+
+def _overcharged(case: _Case) -> Step | None:
+    """Another bargain than was promised is given back before anything is trained on it; the next offer is taken."""
+    current = case.current
+    if case.run.phase not in (Phase.PROVISIONING, Phase.BOOTSTRAPPING) or current is None or case.instance is None:
+        return None
+    wrong = broken_promise(current, case.instance)
+    if not wrong:
+        return None
+    avoided = replace(case.run, excluded_offers=(*case.run.excluded_offers, current.offer.offer_id))
+    return _end(replace(case, run=avoided), Outcome.MOVED, wrong)
 
 
 def _in_their_words(instance: Instance | None, what: str) -> str:
@@ -285,7 +306,9 @@ def _provisioning(case: _Case) -> Step:
         waited = f"not ready within {run.limits.launch_timeout_s:g} s"
         return _end(case, Outcome.UNREACHABLE, waited)
     odd = instance is not None and instance.state is InstanceState.UNKNOWN
-    return _unless_too_long(case, odd, SECOND_LOOK_S, _in_their_words(case.instance, "the instance does not come up"), 5)
+    return _unless_too_long(
+        case, odd, SECOND_LOOK_S, _in_their_words(case.instance, "the instance does not come up"), 5
+    )
 
 
 def _bootstrapping(case: _Case) -> Step:
@@ -349,37 +372,3 @@ _LIVE = {
     Phase.BOOTSTRAPPING: _bootstrapping,
     Phase.RUNNING: _running,
 }
-
-
-def stopped(run: Run, now: datetime, *, at_once: bool = False) -> Run:
-    """The run with its user's wish to stop on record; an ended run stays as it is."""
-    if run.phase.is_terminal:
-        return run
-    return replace(run, stop_requested_at=run.stop_requested_at or now, stop_now=run.stop_now or at_once)
-
-
-def reopened(run: Run, now: datetime) -> Run:
-    """A failed or cancelled run made ready to go on, with fresh attempts and budget; any other stays as it is."""
-    if run.phase not in (Phase.FAILED, Phase.CANCELLED):
-        return run
-    return replace(
-        run,
-        phase=Phase.PENDING,
-        phase_since=now,
-        phase_deadline=None,
-        claim_until=None,
-        not_before=None,
-        waiting_for="",
-        stop_requested_at=None,
-        stop_now=False,
-        request="",
-        request_until=None,
-        request_outcome=None,
-        resumes=run.resumes + 1,
-        resumed_at=now,
-        attempts_at_resume=run.attempts[-1].number if run.attempts else 0,
-        outcome=None,
-        reason="",
-        excluded_hosts=(),
-        excluded_offers=(),
-    )

@@ -115,7 +115,7 @@ MUTANTS = (
         "stop drops the id",
         (
             (
-                "states",
+                "outcomes",
                 "stop_requested_at=run.stop_requested_at or now, stop_now",
                 "attempts=tuple(replace(a, instance_id=None) for a in run.attempts), stop_requested_at=run.stop_requested_at or now, stop_now",
             ),
@@ -265,8 +265,8 @@ MUTANTS = (
         (
             (
                 "states",
-                "    step = _exit_first(case) or _asked_to_leave(case) or _lost(case) or _LIVE[run.phase](case)\n",
-                "    step = _asked_to_leave(case) or _lost(case) or _LIVE[run.phase](case)\n",
+                "    step = _exit_first(case) or _asked_to_leave(case) or _lost(case) or _overcharged(case) or _LIVE[run.phase](case)\n",
+                "    step = _asked_to_leave(case) or _lost(case) or _overcharged(case) or _LIVE[run.phase](case)\n",
             ),
         ),
         scene="an_artifact_counts_although_its_agent_died_before_the_exit_record",

@@ -10,7 +10,8 @@ import pytest
 
 from orchestrator.absence import Policy
 from orchestrator.handover import EXIT_SAVED
-from orchestrator.states import SAVE_AND_EXIT, Action, Probe, Seen, Step, decide, reopened, stopped
+from orchestrator.outcomes import reopened, stopped
+from orchestrator.states import SAVE_AND_EXIT, Action, Probe, Seen, Step, decide
 from orchestrator.types import Attempt, InstanceState, Limits, Outcome, Phase, Run
 from tests.unit.cases import NOW, ago, ahead, artifact, attempt, beat, ended, exit_record, instance, run, seen
 
@@ -540,3 +541,33 @@ def test_waits_are_longer_with_every_attempt_that_could_not_be_launched() -> Non
         return (after.not_before - NOW).total_seconds() if after.not_before else 0
 
     assert [pause(n) for n in (1, 2, 3, 9)] == [30, 60, 120, 600]
+
+
+SPOT = replace(attempt().offer, spot=True, offer_id="o-7")
+
+
+@pytest.mark.parametrize("phase", [Phase.PROVISIONING, Phase.BOOTSTRAPPING])
+@pytest.mark.parametrize(
+    ("now_is", "said"),
+    [
+        ({"spot": False}, "on demand"),
+        ({"spot": True, "usd_per_hour": Decimal("0.72")}, "was promised"),
+    ],
+)
+def test_another_bargain_than_was_promised_is_given_back_before_it_trains(
+    phase: Phase, now_is: dict[str, Any], said: str
+) -> None:
+    rented = attempt(offer=SPOT)
+    step = decide(run(phase, rented, **PATIENT), seen(instance(**now_is)), NOW, POLICY)
+    assert step.run.phase is Phase.TERMINATING
+    assert step.kill == ("i-1",)
+    assert said in step.run.attempts[-1].reason
+    assert "o-7" in step.run.excluded_offers
+
+
+def test_a_price_that_is_rounded_or_not_told_is_as_promised() -> None:
+    for price in (Decimal(0), Decimal("0.3601"), Decimal("0.10")):
+        step = decide(
+            run(Phase.PROVISIONING, attempt(offer=SPOT), **PATIENT), seen(instance(usd_per_hour=price)), NOW, POLICY
+        )
+        assert step.action is Action.BOOTSTRAP, price
