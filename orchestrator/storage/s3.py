@@ -29,6 +29,7 @@ from orchestrator.storage.s3client import READ_TIMEOUT_S, Answer, Connection, is
 from orchestrator.storage.s3download import Download
 from orchestrator.storage.s3look import open_object
 from orchestrator.storage.s3parts import AT_ONCE, Section, part_plan
+from orchestrator.storage.s3trial import Trial
 from orchestrator.storage.s3upload import Multipart
 from orchestrator.storage.temporary import whole
 from orchestrator.storage.uri import Location
@@ -85,6 +86,11 @@ class S3Store:
     def warnings(self) -> list[str]:
         """What could not be tidied up, and which right that would take; each only once."""
         return list(self._multipart.warnings)
+
+    @property
+    def trial(self) -> Trial:
+        """What only large files need, for whoever wants to know whether it works."""
+        return Trial(self._connection, self._bucket, self._prefix, self._multipart)
 
     def get(self, key: str) -> Fetched:
         full = self._full(key)
