@@ -51,7 +51,7 @@ class SshRemote:
         self._home: str | None = None
         self._is_verified = False
         self._transport = self._connect(instance)
-        self._files = Files(self._transport, self._call)
+        self._files = Files(self._transport, self._call, sftp_within_s=self._patience.sftp)
 
     @property
     def is_verified(self) -> bool | None:

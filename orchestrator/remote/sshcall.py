@@ -75,6 +75,8 @@ class Caller:
                     return self._converse(channel, frame, stdin, timeout_s)
             except TimeoutError:
                 raise RemoteError(f"{doing} did not end within {timeout_s:g} s and was killed") from None
+            except paramiko.ChannelException as e:
+                raise RemoteError(f"no command can be run: {e.text}") from e
             except (paramiko.SSHException, EOFError, OSError) as e:
                 if hard.has_blown:
                     raise RemoteError(f"no answer to {doing} within {timeout_s:g} s; the connection is closed") from e

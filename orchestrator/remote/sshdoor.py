@@ -31,6 +31,7 @@ class Patience:
     banner: float = 15.0  # until it says its first word, and as long again until the keys are exchanged
     auth: float = 15.0
     look: float = 10.0  # for the first command
+    sftp: float = 20.0  # a server without it mostly says so at once
     between: float = 2.0
     keepalive: int = 15  # NAT boxes forget idle connections after a minute or more
 
@@ -150,7 +151,7 @@ def _fits(algorithm: str, host_key_type: str) -> bool:
 
 def _hush(transport: paramiko.Transport) -> None:
     log = logging.getLogger(_LOG)
+    log.propagate = False
     if not log.handlers:
         log.addHandler(logging.NullHandler())
-        log.propagate = False
     transport.set_log_channel(_LOG)

@@ -15,8 +15,6 @@ from orchestrator.remote.sshcall import fuse, words
 if TYPE_CHECKING:
     import paramiko
 
-_SFTP_WITHIN_S = 20.0  # a server without SFTP mostly says so at once; one that says nothing has none either
-
 
 class Exec(Protocol):
     """Run a POSIX sh script there."""
@@ -27,9 +25,11 @@ class Exec(Protocol):
 class Files:
     """Writes files on one connection, and remembers which way works on it."""
 
-    def __init__(self, transport: paramiko.Transport, exec_: Exec) -> None:
+    def __init__(self, transport: paramiko.Transport, exec_: Exec, *, sftp_within_s: float) -> None:
+        """`sftp_within_s`: a server that has said nothing by then counts as one without SFTP."""
         self._transport = transport
         self._exec = exec_
+        self._sftp_within_s = sftp_within_s
         self._client: paramiko.SFTPClient | None = None
         self.has_sftp: bool | None = None  # None: not tried yet
 
@@ -69,8 +69,8 @@ class Files:
         import paramiko
 
         if self.has_sftp is None:
-            channel = self._transport.open_session(timeout=_SFTP_WITHIN_S)
-            with fuse(_SFTP_WITHIN_S, channel.close):
+            channel = self._transport.open_session(timeout=self._sftp_within_s)
+            with fuse(self._sftp_within_s, channel.close):
                 try:
                     channel.invoke_subsystem("sftp")
                     self._client = paramiko.SFTPClient(channel)
