@@ -71,7 +71,7 @@ command -v flock >/dev/null && flock -w 30 9
     tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline" | grep -qF "$home/start.sh" && exit 0
 printf '%s' "$start_sh" >"$home/start.sh"
 export TUNE_HOME="$home" TUNE_DEADLINE_S="$deadline_s" TUNE_FAREWELL=''
-[ -n "$id_name" ] && TUNE_FAREWELL="sh '$home/farewell.sh' end"
+[ -n "$id_name" ] && TUNE_FAREWELL='sh "$TUNE_HOME/farewell.sh" end'
 if [ "$mode" = foreground ]; then
     echo $$ >"$home/start.pid"
     exec sh "$home/start.sh" 9>&-

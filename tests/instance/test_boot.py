@@ -17,6 +17,7 @@ import pytest
 from orchestrator.errors import ProviderRejected
 from orchestrator.providers.boot import MAX_CHARACTERS, NO_FAREWELL, Farewell, boot_script
 from tests.instance.stand import PUBLIC_KEY, RUNPOD, TOKEN, VAST, Container, spec
+from tests.instance.web import Web
 
 SHELLS = [path for path in ("/bin/sh", "/bin/dash", "/bin/bash") if Path(path).exists()]
 KEY = "instance-key-CANARY-0123456789abcdef"
@@ -160,3 +161,15 @@ def test_the_tune_home_lies_on_the_biggest_disk_that_can_be_written(
         )
         container.run(script)
         assert container.tune_home == where / "tune" / TOKEN, "it stays where its work is"
+
+
+def test_when_nobody_ever_comes_it_still_ends_itself_at_its_deadline(container: Container, web: Web) -> None:
+    """No agent, no launcher: what the create request carried is enough."""
+    farewell = Farewell("CONTAINER_ID", "CONTAINER_API_KEY", web.url + "/api/v0/instances/{id}/")
+    web.answers = {"DELETE": 503}
+    script = boot_script(spec(env={"TUNE_DEADLINE_S": "1"}), TOKEN, farewell, foreground=False)
+    container.run(script, **vast_env())
+    container.wait(lambda: len(web.asked) >= 2)  # and again, until it is gone
+    assert {(asked.method, asked.path) for asked in web.asked} == {("DELETE", "/api/v0/instances/7007/")}
+    assert web.asked[0].head["authorization"] == f"Bearer {KEY}"
+    assert KEY not in (container.tune_home / "log" / "agent.out").read_text()
