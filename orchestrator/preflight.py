@@ -6,32 +6,31 @@ marketplace that does not tell a balance) is a warning: only a clear no is a ref
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from orchestrator import keys, survey
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.errors import (
-    AlreadyExists,
     CredentialsMissing,
     NoOfferFits,
     OutOfFunds,
-    StorageError,
     TuneError,
-    VersionConflict,
 )
 from orchestrator.findings import FAIL, NOTE, OK, WARN, Finding, refuse
 from orchestrator.preflight_hub import Hub, hub_token, is_offline
 from orchestrator.providers.registry import Bound
 from orchestrator.recipe import Recipe
 from orchestrator.recipe.needs import HUB_TOKEN, hub_repos, trackers
+from orchestrator.storage import canary, grants
 from orchestrator.storage.base import Store
+from orchestrator.storage.canary import Right
+from orchestrator.storage.uri import parse
 from orchestrator.survey import Answer
 from orchestrator.types import Offer, Requirements
 
-_NOBODY = "preflight"  # in the place of a run id: keys that are asked for only to see that they can be had
+_TRIAL = f"{keys.RUNS}trial/"  # in the place of a run, for keys that are made only to see that they can be
 HOURS_PAID_FOR = 1  # a balance that is shorter is spent before the first checkpoint has paid off
 
 
@@ -157,59 +156,56 @@ def describe(offer: Offer) -> str:
     return f"{gpus} at {offer.provider} for ${offer.usd_per_hour:.3f} an hour, {kind}"
 
 
-def _storage(wish: Wish) -> Iterator[Finding]:
-    yield from storage_findings(wish.store)
+def _bucket(wish: Wish) -> Iterator[Finding]:
+    """The bucket with this computer's keys, then with those that an instance would get."""
+    found = list(storage_findings(wish.store, wish.storage_options))
+    yield from found
+    is_usable = not any(finding.status == FAIL for finding in found)
+    yield from grant_findings(wish.store, wish.storage_options, wish.environment, are_tried=is_usable)
 
 
-def storage_findings(store: Store) -> Iterator[Finding]:
-    """Whether the store can keep runs: it is written to, read, listed, and made to refuse what is stale."""
-    key = f"doctor/{secrets.token_hex(8)}"
-    try:
-        first = store.put_new(key, b"one")
-        second = store.put_if(key, b"two", version=first.version)
-        whole = store.get(key).data == b"two"
-        refuses = _refuses_what_it_must(store, key, stale=first.version)
-        listed = any(info.key == key and info.version == second.version for info in store.scan("doctor/"))
-    finally:
-        store.delete(key)
-    if not refuses:
-        hint = "two computers would rent twice; use a store that knows If-None-Match and If-Match"
-        yield Finding(FAIL, "storage", f"{store.url}: it ignores conditional writes", hint, StorageError)
-    elif not whole or not listed:
-        why = "what was written is not read back" if not whole else "what was written is not listed"
-        yield Finding(FAIL, "storage", f"{store.url}: {why}", "this store cannot keep runs", StorageError)
-    else:
+def storage_findings(store: Store, options: Mapping[str, str]) -> Iterator[Finding]:
+    """Whether the store can keep runs: every right is tried, and every promise that two computers depend on."""
+    rights = canary.check(store)
+    yield from _rights(store.url, rights)
+    if not any(right.stands_in_the_way for right in rights):
+        alone = options.get("single_writer", "").strip().lower() in ("1", "true", "yes")
         yield Finding(OK, "storage", f"{store.url}: writes, reads, lists, and refuses stale writes")
+        if alone:
+            yield Finding(NOTE, "storage", "single_writer is set: no other computer may work with these runs")
 
 
-def _bucket_keys(wish: Wish) -> Iterator[Finding]:
-    yield from grant_findings(wish.store, wish.storage_options, wish.environment)
+def _rights(where: str, rights: Iterable[Right]) -> Iterator[Finding]:
+    for right in rights:
+        if right.status != canary.OK:
+            status = FAIL if right.stands_in_the_way else WARN
+            yield Finding(status, "storage", f"{where}: {right.what}: {right.text}", right.hint, right.kind)
 
 
-def grant_findings(store: Store, options: Mapping[str, str], environment: Mapping[str, str]) -> Iterator[Finding]:
-    """How a rented instance gets keys to the bucket: made here once, on trial. Lasting ones are a risk, and said."""
-    from orchestrator.storage import grants
-    from orchestrator.storage.uri import parse
+def grant_findings(
+    store: Store, options: Mapping[str, str], environment: Mapping[str, str], *, are_tried: bool = True
+) -> Iterator[Finding]:
+    """How a rented instance gets keys to the bucket: made, and tried unless the bucket itself is at fault.
 
+    Keys that last are a risk, and that is said.
+    """
     if not store.url.startswith("s3:"):
         return
-    grant = grants.mint(parse(store.url), options, run_prefix=f"{keys.RUNS}{_NOBODY}/", environment=environment)
+    try:
+        if are_tried:
+            found = canary.check_keys(store.url, options, environment=environment)
+            grant, rights = found.grant, found.rights
+        else:
+            grant, rights = grants.mint(parse(store.url), options, run_prefix=_TRIAL, environment=environment), ()
+    except TuneError as e:
+        yield Finding.of("bucket keys", e)
+        return
+    yield from _rights(store.url, rights)
     if grant.risk:
         hint = "keys of a role or of GetFederationToken expire by themselves and reach one run only"
         yield Finding(WARN, "bucket keys", grant.risk, hint)
-    else:
+    elif not any(right.stands_in_the_way for right in rights):
         yield Finding(OK, "bucket keys", f"{grant.how}, for one run and some hours; each pass renews them")
-
-
-def _refuses_what_it_must(store: Store, key: str, *, stale: str) -> bool:
-    try:
-        store.put_new(key, b"three")
-    except AlreadyExists:
-        try:
-            store.put_if(key, b"four", version=stale)
-        except VersionConflict:
-            return True
-    return False
 
 
 def _hub(wish: Wish) -> Iterator[Finding]:
@@ -255,8 +251,7 @@ def _disk(wish: Wish) -> Iterator[Finding]:
 
 
 _CHECKS: tuple[tuple[str, Callable[[Wish], Iterator[Finding]]], ...] = (
-    ("storage", _storage),
-    ("bucket keys", _bucket_keys),
+    ("storage", _bucket),
     ("hub", _hub),
     ("tracker", _trackers),
     ("disk", _disk),

@@ -8,11 +8,12 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib import metadata
 from typing import TYPE_CHECKING
 
 from orchestrator.cli import accounts
-from orchestrator.errors import CredentialsMissing, TuneError, UsageError
+from orchestrator.errors import TuneError, UsageError
 from orchestrator.findings import FAIL, OK, WARN, Finding
 
 if TYPE_CHECKING:
@@ -89,19 +90,17 @@ def _state_dir(session: Session) -> Iterator[Finding]:
 def _storage(session: Session) -> Iterator[Finding]:
     from orchestrator.preflight import storage_findings
 
-    yield from storage_findings(session.runs.store)
+    yield from storage_findings(session.runs.store, session.settings.storage_options)
 
 
 def _bucket_keys(session: Session) -> Iterator[Finding]:
-    """Whoever rents nowhere needs none for anybody else."""
+    """Whoever rents nowhere needs no keys for anybody else."""
     from orchestrator.cli.accounts import rents_elsewhere
     from orchestrator.preflight import grant_findings
 
-    try:
-        yield from grant_findings(session.runs.store, session.settings.storage_options, os.environ)
-    except CredentialsMissing as e:
-        status = FAIL if rents_elsewhere(session) else WARN
-        yield Finding(status, "bucket keys", e.message, e.hint, type(e))
+    is_needed = rents_elsewhere(session)
+    for finding in grant_findings(session.runs.store, session.settings.storage_options, os.environ):
+        yield finding if is_needed or finding.status != FAIL else replace(finding, status=WARN)
 
 
 def _clock(session: Session) -> Iterator[Finding]:

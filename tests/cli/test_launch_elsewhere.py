@@ -191,8 +191,9 @@ def test_keys_for_the_instance_are_made_on_trial_before_anything_is_rented(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert {f["what"]: f["status"] for f in desk.dry()["preflight"]}["bucket keys"] == "ok"
-    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", "http://127.0.0.1:9")  # a store without temporary keys
-    code, out, err = desk.launch("--json", "--dry-run")
+    with running_hub() as other:  # a store without temporary keys: what answers there speaks another language
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", other.url)
+        code, out, err = desk.launch("--json", "--dry-run")
     assert code == 11 and json.loads(err)["error"] == "CredentialsMissing"
     for way in ("GetFederationToken", "role_arn", "TUNE_WORKER_ACCESS_KEY_ID", "send_own_keys"):
         assert way in json.loads(err)["hint"]
