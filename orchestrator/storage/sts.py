@@ -72,7 +72,7 @@ class Desk:
         status = int(answer.get("HTTPStatusCode", 0))
         code, message = str(told.get("Code", "")), str(told.get("Message", ""))
         # Without an answer only the kind is passed on: some of the SDK's texts quote a header, and with it the key.
-        text = f"{code} {message}".strip() or type(error).__name__
+        text = f"{code} {message}".strip() or (f"HTTP {status}" if status else type(error).__name__)
         is_silent = _is_silence(error)
         is_passing = self.is_expected and (code in _PASSING or status >= 500 or is_silent)
         return Tried(call, text.replace("\n", " ")[:200], code=code, is_passing=is_passing, is_silent=is_silent)
@@ -102,7 +102,8 @@ def client(session: Session, at: str, region: str) -> Any:
         "sts",
         endpoint_url=at or None,
         region_name=(region if region not in ("", "auto") else session.region_name) or "us-east-1",
+        # Asked once: whoever calls comes again, and does not sleep here meanwhile.
         config=Config(
-            connect_timeout=_TIMEOUT_S, read_timeout=_TIMEOUT_S, retries={"total_max_attempts": 2, "mode": "standard"}
+            connect_timeout=_TIMEOUT_S, read_timeout=_TIMEOUT_S, retries={"total_max_attempts": 1, "mode": "standard"}
         ),
     )
