@@ -277,7 +277,8 @@ class Heartbeat:
 
     attempt: int
     seq: int  # counts up; a restarted agent goes on from the last one it finds
-    stage: str  # fetching | restoring | training | saving | uploading | finishing | upload_blocked | ended
+    # probing | setting up | fetching | restoring | training | saving | uploading | finishing | upload_blocked | ended
+    stage: str
     step: int = 0
     max_steps: int = 0
     loss: float | None = None

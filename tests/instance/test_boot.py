@@ -111,6 +111,7 @@ def test_in_the_foreground_it_becomes_the_loop_and_ends_with_it(container: Conta
     first = container.spawn(["/bin/sh", "-c", script], container.environment(RUNPOD_POD_ID="p1", RUNPOD_API_KEY=KEY))
     container.wait(lambda: container.loops() == [first.pid])
     assert (container.tune_home / "instance.env").read_text() == f"p1\n{KEY}\n"
+    container.wait((container.tune_home / "deadline").exists)
     os.kill(first.pid, signal.SIGTERM)
     assert first.wait(20) == 143
 
