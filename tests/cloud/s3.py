@@ -132,7 +132,7 @@ class StrictS3(strict_s3.StrictS3):
 
     def _check_signature(self, signature: sigv4.Signature, holder: Holder, request: Request) -> None:
         text = sigv4.text_to_sign(signature, request)
-        unsigned = {"if-none-match", "if-match"} & request.headers.keys() - {*signature.signed_headers}
+        unsigned = {name for name in request.headers if name.startswith("x-amz-")} - {*signature.signed_headers}
         if not signature.fits(holder.secret, text) or unsigned:
             code = "SignatureDoesNotMatch"
             raise Answer(403, code=code) if signature.service == "s3" else _Refused(403, code)
