@@ -66,11 +66,11 @@ class StrictS3(strict_s3.StrictS3):
         with self.lock:
             self.holders[key] = Holder(secret, policies=(policy,) if policy else ())
 
-    def expire_tokens(self) -> None:
-        """All temporary keys that were given out so far are worthless from now on."""
+    def expire_tokens(self, *, spare: str = "") -> None:
+        """All temporary keys that were given out so far are worthless from now on, but for one."""
         with self.lock:
             for key, holder in self.holders.items():
-                if holder.expires_at:
+                if holder.expires_at and key != spare:
                     self.holders[key] = replace(holder, expires_at=self.now() - timedelta(seconds=1))
 
     def authorize(self, request: Request) -> None:
