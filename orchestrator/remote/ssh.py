@@ -50,6 +50,7 @@ class SshRemote:
         self._patience = patience or Patience()
         self._home: str | None = None
         self._is_verified = False
+        self._has_looked_again = False
         self._transport = self._connect(instance)
         self._files = Files(self._transport, self._call, sftp_within_s=self._patience.sftp)
 
@@ -89,8 +90,9 @@ class SshRemote:
         self._transport.close()
 
     def _tune_home(self) -> str:
-        if self._home is None:
-            self._look(_shown(self._transport))
+        if self._home is None or not (self._is_verified or self._has_looked_again):
+            self._look(_shown(self._transport))  # the start command may not have come that far when we came in
+            self._has_looked_again = True
         if self._home is None:
             raise RemoteError("the instance has not booted yet: its start command has left no tune home")
         return self._home

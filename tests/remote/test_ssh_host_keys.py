@@ -54,6 +54,17 @@ def test_one_that_boots_after_we_came_is_verified_once_it_has_booted(desk: Desk)
     assert remote.is_verified is True
 
 
+def test_a_start_command_that_is_still_at_it_is_looked_at_again_once(desk: Desk, sshd: Sshd) -> None:
+    remote = desk.reach(sshd.port)
+    desk.vouch(sshd)
+    assert remote.is_verified is None
+    remote.put("agent.json", b"{}")
+    assert remote.is_verified is True
+    before = len(sshd.commands)
+    remote.put("agent.json", b"{}")
+    assert len(sshd.commands) == before
+
+
 def test_another_host_key_is_refused_and_told_nothing(desk: Desk, sshd: Sshd) -> None:
     desk.reach(sshd.port).close()
     stranger = desk.host(booted=False)
