@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tests.cloud.canaries import Canaries
-from tests.cloud.world import ACCESS_KEY, KINDS, ROOT, Market, lenient_s3, make_market
+from tests.cloud.world import ACCESS_KEY, KINDS, ROOT, Market, bucket, make_market
 
 
 @contextlib.contextmanager
@@ -34,7 +34,7 @@ def rehearsal(root: Path, names: Sequence[str]) -> Iterator[tuple[Mapping[str, M
     }
     os.environ.update(variables)
     with contextlib.ExitStack() as stack:
-        variables["AWS_ENDPOINT_URL"] = stack.enter_context(lenient_s3())
+        variables["AWS_ENDPOINT_URL"] = stack.enter_context(bucket(secret)).url
         markets = {}
         for name in names:
             market = make_market(name, root / f"{name}-machines")

@@ -24,6 +24,7 @@ from tests.cloud.clock import LeapingClock
 from tests.cloud.faults import Faults
 from tests.cloud.machines import Machines
 from tests.cloud.meter import Meter
+from tests.cloud.s3 import StrictS3, strict_bucket
 from tests.cloud.wire import Logged
 from tests.e2e.desk import Desk
 
@@ -110,8 +111,8 @@ class CloudDesk(Desk):
     """Everything below one folder; the account is as empty at the end as the test leaves it."""
 
     markets: Mapping[str, Market]
-    s3_url: str
-    canaries: Canaries = field(default_factory=Canaries)
+    s3: StrictS3
+    canaries: Canaries
     extra: dict[str, str] = field(default_factory=dict)  # variables on top, for every command
     said: list[str] = field(default_factory=list)
 
@@ -122,7 +123,7 @@ class CloudDesk(Desk):
             f"provider = {json.dumps(','.join(sorted(self.markets)))}",
             "[storage]",
             f'url = "{ROOT}"',
-            f"endpoint_url = {json.dumps(self.s3_url)}",
+            f"endpoint_url = {json.dumps(self.s3.url)}",
             'region = "us-east-1"',
         ]
         self.config.write_text("\n".join(lines) + "\n")
@@ -148,7 +149,7 @@ class CloudDesk(Desk):
     @property
     def runs(self) -> RunStore:
         """As the command line sees it; needs this process to hold the bucket's keys."""
-        return RunStore(open_store(ROOT, options={"endpoint_url": self.s3_url, "region": "us-east-1"}))
+        return RunStore(open_store(ROOT, options={"endpoint_url": self.s3.url, "region": "us-east-1"}))
 
     def recipe(self, *, name: str = "recipe.yaml", steps: int = 60, **changes: Any) -> Path:
         given = {"tune_provider": ",".join(sorted(self.markets)), "tune_gpu": {"count": 0}}
@@ -203,6 +204,16 @@ class CloudDesk(Desk):
                 told = f"{logged.path} {dict(logged.query)} {dict(logged.headers)}"
                 yield f"{name}: {logged.method} {logged.path}", told.encode() + logged.body
 
+    def sightings(self) -> list[str]:
+        """Where secrets have turned up that should be nowhere: the accounts' keys, and all that the bucket has given out."""
+        looked_for = self.canaries
+        for key, holder in list(self.s3.holders.items()):
+            if holder.is_session:
+                looked_for = looked_for.with_value(f"secret of {key}", holder.secret).with_value(
+                    f"token of {key}", holder.token
+                )
+        return looked_for.sightings(self.places())
+
     def close(self) -> None:
         """No command of ours goes on. What is rented stays rented, for whoever checks."""
         for child in self.children:
@@ -217,27 +228,27 @@ def cloud_desk(
     tiny: Tiny,
     *,
     markets: Sequence[str] = ("vastai",),
-    s3: Callable[[], contextlib.AbstractContextManager[str]] | None = None,
-    keys: Callable[[str, str], None] | None = None,
+    keys: Callable[[str, str], None],
 ) -> Iterator[CloudDesk]:
     """A desk with marketplaces and a bucket; at the end nothing may be billing, nor anything still run.
 
     `keys(name, value)` gives this very process the keys to the bucket: `monkeypatch.setenv`.
     """
-    canaries = Canaries()
-    for name, value in (
-        ("AWS_ACCESS_KEY_ID", ACCESS_KEY),
-        ("AWS_SECRET_ACCESS_KEY", canaries.values["AWS_SECRET_ACCESS_KEY"]),
-    ):
-        (keys or _set)(name, value)
     with contextlib.ExitStack() as stack:
-        s3_url = stack.enter_context((s3 or lenient_s3)())
+        canaries = Canaries()
+        s3 = stack.enter_context(bucket(canaries.values["AWS_SECRET_ACCESS_KEY"]))
+        for name, value in (
+            ("AWS_ACCESS_KEY_ID", ACCESS_KEY),
+            ("AWS_SECRET_ACCESS_KEY", canaries.values["AWS_SECRET_ACCESS_KEY"]),
+        ):
+            keys(name, value)
         opened: dict[str, Market] = {}
         for name in markets:
             opened[name] = make_market(name, root / f"{name}-machines")
             stack.callback(opened[name].machines.close)
             stack.callback(opened[name].close)
-        desk = CloudDesk(root / "desk", tiny, markets=opened, s3_url=s3_url, canaries=canaries)
+            canaries = canaries.with_value(KINDS[name].key_variable, opened[name].account_key)
+        desk = CloudDesk(root=root / "desk", tiny=tiny, markets=opened, s3=s3, canaries=canaries)
         stack.callback(desk.close)
         yield desk
         desk.close()
@@ -247,24 +258,15 @@ def cloud_desk(
     assert leftovers == [], "a machine has outlived its marketplace"
 
 
+@contextlib.contextmanager
+def bucket(secret: str) -> Iterator[StrictS3]:
+    """Our bucket, opened by one user's key, and the temporary keys that it gives out."""
+    with strict_bucket(BUCKET) as s3:
+        s3.holders.clear()
+        s3.add_key(ACCESS_KEY, secret)
+        yield s3
+
+
 def _after_closing(market: Market) -> list[str]:
     market.machines.close()
     return market.machines.leftovers()
-
-
-def _set(name: str, value: str) -> None:
-    import os
-
-    os.environ[name] = value
-
-
-@contextlib.contextmanager
-def lenient_s3() -> Iterator[str]:
-    """moto, with our bucket in it; its STS takes any key."""
-    import boto3
-
-    from tests.storage.moto_s3 import running_moto
-
-    with running_moto() as endpoint:
-        boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1").create_bucket(Bucket=BUCKET)
-        yield endpoint
