@@ -233,3 +233,7 @@ class TerminationUnconfirmed(TuneError):
     """An instance may still be billing. Names ids and where to look."""
 
     exit_code = 21
+
+    def __init__(self, message: str, *, instances: Sequence[tuple[str, str]] = (), hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.instances = tuple(instances)  # (provider, instance id)

@@ -44,6 +44,7 @@ class Pass:
         if self.step and self.step.troubles:
             raise TerminationUnconfirmed(
                 f"run {self.run.name} ({self.run.run_id}): {'; '.join(self.step.troubles)}",
+                instances=[(a.provider, a.instance_id) for a in self.run.attempts if a.instance_id and not a.ended_at],
                 hint=f"end it in the provider's console; tune stop {self.run.run_id}   keeps trying, and so does cron",
             )
 

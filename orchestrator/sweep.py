@@ -53,6 +53,7 @@ class SweepReport:
             urls = " ".join(o.instance.console_url for o in self.unconfirmed if o.instance.console_url)
             raise TerminationUnconfirmed(
                 f"asked to end, not confirmed gone, may still be billing: {listed}",
+                instances=[(o.instance.provider, o.instance.instance_id) for o in self.unconfirmed],
                 hint=f"look at {urls or 'the console of the provider'}, and run `tune sweep` again",
             )
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from orchestrator.cli import invocation
-from orchestrator.errors import TuneError, UsageError
+from orchestrator.errors import TerminationUnconfirmed, TuneError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +40,16 @@ COMMANDS = {  # name -> "module:attribute", in the order of `tune --help`
     "local": "local:app",
 }
 HIDDEN = ("local",)
+RETRYING = (
+    "launch",
+    "resume",
+    "ls",
+    "status",
+    "logs",
+    "pull",
+    "offers",
+    "doctor",
+)  # those that have no passes of their own
 
 
 def main() -> NoReturn:
@@ -61,6 +72,7 @@ def run(argv: Sequence[str]) -> int:
         except KeyboardInterrupt:
             return INTERRUPTED
         except BaseException as e:
+            _remember(e)
             return _report(e, render)
     except (BrokenPipeError, PipeClosed):  # while the error was being told
         discard_output()
@@ -78,12 +90,32 @@ def _dispatch(argv: Sequence[str], render: Renderer) -> int:
         answer = command.main(args=rest, prog_name="tune", standalone_mode=False)
     except typer.Abort:
         raise KeyboardInterrupt from None
+    if rest and rest[0] in RETRYING:
+        _try_again()
     render.flush()  # here, where a closed pipe can still be answered
     if render.lost is not None and not answer:
         from orchestrator.storage.oserrors import meaning
 
         raise meaning(render.lost, doing="write the output")
     return answer if isinstance(answer, int) else 0
+
+
+def _try_again() -> None:
+    """Whatever the command was about: what should have ended is told so again."""
+    from orchestrator.cli.session import Session
+    from orchestrator.cli.unconfirmed import try_again
+
+    with contextlib.suppress(TuneError):
+        try_again(Session())
+
+
+def _remember(error: BaseException) -> None:
+    if isinstance(error, TerminationUnconfirmed):
+        from orchestrator.cli.session import Session
+        from orchestrator.cli.unconfirmed import remember
+
+        with contextlib.suppress(TuneError):
+            remember(Session(), error)
 
 
 def build(wanted: str = "") -> typer.Typer:

@@ -239,6 +239,7 @@ def _unconfirmed(session: Session, run_id: RunId) -> TerminationUnconfirmed:
     urls = " ".join(filter(None, (_console_url(session, attempt) for attempt in left)))
     return TerminationUnconfirmed(
         f"not confirmed gone, may still be billing: {', '.join(ids) or 'unknown'}",
+        instances=[(attempt.provider, attempt.instance_id) for attempt in left if attempt.instance_id],
         hint=f"look at {urls or 'the console of the provider'}; tune stop {run_id}   keeps trying",
     )
 

@@ -98,3 +98,15 @@ def test_a_stop_that_gives_up_waiting_names_the_page_of_the_instance(
     ending(deaf, since=timedelta(minutes=20))
     assert app.run(["--config", str(deaf.config), "stop", "stuck"]) == 21
     assert f"look at {PAGE};" in capsys.readouterr().err
+
+
+def test_every_later_command_asks_again_and_warns_until_it_has_gone(deaf: SimDesk) -> None:
+    ending(deaf, since=timedelta(minutes=20))
+    assert deaf.tune("reconcile", "--all").returncode == 21
+    later = deaf.tune("ls")
+    assert later.returncode == 0
+    assert "WARNING: instance" in later.stderr
+    assert "may still be billing" in later.stderr
+    with deaf.cloud()._inner.turn() as state:
+        state.weather.terminate_broken = False
+    deaf.wait_for(lambda: "WARNING" not in deaf.tune("ls").stderr)
