@@ -91,20 +91,20 @@ class SshRemote:
 
     def _tune_home(self) -> str:
         if self._home is None or not (self._is_verified or self._has_looked_again):
-            self._look(_shown(self._transport))  # the start command may not have come that far when we came in
+            self._look()  # the start command may not have come that far when we came in
             self._has_looked_again = True
         if self._home is None:
             raise RemoteError("the instance has not booted yet: its start command has left no tune home")
         return self._home
 
-    def _look(self, theirs: HostKey) -> None:
+    def _look(self) -> None:
         """Where the tune home is, and whether the instance vouches for the key that we see. Nothing secret is sent."""
         script = _LOOK.format(token=shlex.quote(self._token), proofs=sshpins.PROOFS)
         told = self._call(script, timeout_s=self._patience.look, doing="the first look")
         lines = told.stdout.decode("utf-8", "surrogateescape").splitlines()
         self._home = lines[0].rstrip("/") if lines and lines[0].startswith("/") else None
         secret = sshpins.proof_secret(self._state_dir, self._run_id, self._token)
-        self._is_verified = sshpins.proof(secret, theirs) in {line.strip() for line in lines[1:]}
+        self._is_verified = sshpins.proof(secret, self._theirs) in {line.strip() for line in lines[1:]}
 
     def _connect(self, instance: Instance) -> paramiko.Transport:
         places, key = endpoints(instance.address), self._own_key()
@@ -138,10 +138,11 @@ class SshRemote:
 
         transport = knock(place, host_key_type=known.type if known else "", patience=self._patience, left_s=left_s)
         try:
-            theirs = _shown(transport)
+            shown = transport.get_remote_server_key()
+            theirs = self._theirs = HostKey.of(shown.get_name(), shown.asbytes())
             try:
                 log_in(transport, place.user, key, timeout_s=min(self._patience.auth, left_s()))
-                self._settle_in(transport, theirs)
+                self._settle_in(transport)
             except NotReady as e:
                 if known is not None and known != theirs:
                     raise _changed(pin, known, theirs) from e
@@ -152,11 +153,11 @@ class SshRemote:
             raise
         return transport
 
-    def _settle_in(self, transport: paramiko.Transport, theirs: HostKey) -> None:
+    def _settle_in(self, transport: paramiko.Transport) -> None:
         transport.set_keepalive(self._patience.keepalive)
         self._call = Caller(transport)
         try:
-            self._look(theirs)
+            self._look()
         except RemoteError as e:
             raise NotReady(f"SSH lets us in, but {e.message}") from e
 
@@ -179,11 +180,6 @@ class SshRemote:
             ) from None
         except (OSError, ValueError, paramiko.SSHException) as e:
             raise RemoteError(f"the key {path} cannot be used: {e}") from e
-
-
-def _shown(transport: paramiko.Transport) -> HostKey:
-    key = transport.get_remote_server_key()
-    return HostKey.of(key.get_name(), key.asbytes())
 
 
 def _changed(pin: Pin, known: HostKey, theirs: HostKey) -> RemoteError:
