@@ -14,6 +14,7 @@ from orchestrator.cli import app
 from tests.assets.tiny import Tiny
 from tests.cli import stand
 from tests.cli.hub import running_hub
+from tests.cloud.s3 import StrictS3, strict_bucket
 from tests.storage.moto_s3 import running_moto
 
 OFFER = {"offer_id": "a-1", "usd": "0.30"}
@@ -29,14 +30,17 @@ def endpoint() -> Iterator[str]:
 class Desk:
     """A user with a bucket, two marketplaces and a recipe whose model lies beside it."""
 
-    def __init__(self, root: Path, endpoint: str, tiny: Tiny, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(
+        self, root: Path, endpoint: str, tiny: Tiny, capsys: pytest.CaptureFixture[str], *, bucket: str = ""
+    ) -> None:
         self.root, self._capsys, self.endpoint = root, capsys, endpoint
         self.config = root / "config.toml"
         self.bucket = boto3.client(
             "s3", endpoint_url=endpoint, aws_access_key_id="x", aws_secret_access_key="x", region_name="us-east-1"
         )
-        self.name = f"b-{abs(hash(str(root))) % 10**12}"
-        self.bucket.create_bucket(Bucket=self.name)
+        self.name = bucket or f"b-{abs(hash(str(root))) % 10**12}"
+        if not bucket:
+            self.bucket.create_bucket(Bucket=self.name)
         self.store_in(f"s3://{self.name}/tune")
         self.tiny = tiny
         self.shelf("stand-a", OFFER, balance="10")
@@ -235,3 +239,72 @@ def test_what_the_hub_will_not_hand_out_costs_nothing(
         code, _, err = desk.launch("--dry-run", "--offline-check")
         assert code == 0, "whoever knows better may go on"
     assert desk.asked == {"offers"}, "zero paid calls"
+
+
+class TestRightsInTheBucket:
+    """Found out before anything is rented, with the store's own code, and nothing of it left behind."""
+
+    @pytest.fixture
+    def s3(self) -> Iterator[StrictS3]:
+        with strict_bucket() as running:
+            yield running
+
+    @pytest.fixture
+    def strict(
+        self,
+        tmp_path: Path,
+        s3: StrictS3,
+        tiny_assets: Tiny,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> Desk:
+        monkeypatch.syspath_prepend(str(stand.plugged(tmp_path)))
+        for name, value in KEYS.items():
+            monkeypatch.setenv(name, value)
+        return Desk(tmp_path, s3.url, tiny_assets, capsys, bucket="bucket")
+
+    def test_with_every_right_it_goes_ahead_and_leaves_nothing(self, strict: Desk, s3: StrictS3) -> None:
+        assert {f["status"] for f in strict.dry()["preflight"]} == {"ok"}
+        assert s3.buckets["bucket"] == {}
+
+    @pytest.mark.parametrize("action", ["PutObject", "GetObject", "ListObjectsV2"])
+    def test_a_right_that_is_missing_is_refused_by_its_name(self, strict: Desk, s3: StrictS3, action: str) -> None:
+        s3.deny(action)
+        code, _, err = strict.launch("--json")
+        assert code == 18
+        assert "AccessDenied" in json.loads(err)["message"]
+        assert strict.asked == {"offers"}, "zero creates"
+        assert s3.buckets["bucket"] == {}
+
+    def test_a_right_that_only_costs_money_is_a_warning(self, strict: Desk, s3: StrictS3) -> None:
+        s3.deny("AbortMultipartUpload")
+        found = [f for f in strict.dry()["preflight"] if f["what"] == "storage"]
+        assert "warn" in {f["status"] for f in found} and "fail" not in {f["status"] for f in found}
+
+    def test_a_store_that_ignores_conditions_is_refused_unless_nobody_else_writes_there(
+        self, strict: Desk, s3: StrictS3
+    ) -> None:
+        s3.ignores_conditions = True
+        code, _, err = strict.launch("--json")
+        assert code == 18
+        assert "If-None-Match" in err and "single_writer = true" in err
+        text = strict.config.read_text().replace("[storage]\n", "[storage]\nsingle_writer = true\n")
+        strict.config.write_text(text)
+        found = [f for f in strict.dry()["preflight"] if f["what"] == "storage"]
+        assert {f["status"] for f in found} == {"ok", "note"}
+
+    def test_temporary_keys_that_open_more_than_one_run_are_pointed_out(self, strict: Desk, s3: StrictS3) -> None:
+        s3.forgets_policies = True
+        found = [f for f in strict.dry()["preflight"] if f["status"] == "warn"]
+        assert ["it opens other runs, too" in f["text"] for f in found] == [True]
+
+    def test_a_store_without_temporary_keys_asks_for_a_worker_key_or_consent(self, strict: Desk, s3: StrictS3) -> None:
+        s3.sts_calls = frozenset()
+        code, _, err = strict.launch("--json")
+        assert code == 11 and "TUNE_WORKER_ACCESS_KEY_ID" in json.loads(err)["hint"]
+        text = strict.config.read_text().replace("[storage]\n", "[storage]\nsend_own_keys = true\n")
+        strict.config.write_text(text)
+        code, out, err = strict.launch("--dry-run")
+        assert code == 0, err
+        assert (out + err).count("do not expire") == 1
+        assert "canary" not in out + err
