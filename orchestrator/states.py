@@ -37,6 +37,7 @@ from orchestrator.types import (
 )
 
 SAVE_AND_EXIT = "save_and_exit"
+REACHED_WITHIN = timedelta(minutes=10)  # an instance that runs and lets nobody in for so long never will
 SECOND_LOOK_S = 1.0  # a state that leads nowhere is believed at the next look
 SLOW_END_S = 600.0  # an instance that will not go for ten minutes is worth a person's look
 
@@ -316,9 +317,11 @@ def _bootstrapping(case: _Case) -> Step:
     if case.seen.heartbeat:
         run = replace(run, phase=Phase.RUNNING, phase_since=now, phase_deadline=None, claim_until=None)
         return Step(run, events=("the agent is running",), wait_s=5)
-    if run.phase_deadline and now >= run.phase_deadline:
-        if case.current and case.current.bootstrapped_at:
-            return _end(case, Outcome.SETUP_FAILED, "the agent was put in place and never reported")
+    is_placed = case.current is not None and case.current.bootstrapped_at is not None
+    if run.phase_deadline and now >= run.phase_deadline and is_placed:
+        return _end(case, Outcome.SETUP_FAILED, "the agent was put in place and never reported")
+    reach_until = min(filter(None, (run.phase_deadline, (run.phase_since or now) + REACHED_WITHIN)))
+    if now >= reach_until and not is_placed:
         return _end(case, Outcome.UNREACHABLE, "the instance could not be reached to put the agent on it")
     if instance and instance.state is InstanceState.RUNNING and (run.claim_until is None or now >= run.claim_until):
         return _bootstrap(case, instance, ())

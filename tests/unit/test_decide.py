@@ -571,3 +571,13 @@ def test_a_price_that_is_rounded_or_not_told_is_as_promised() -> None:
             run(Phase.PROVISIONING, attempt(offer=SPOT), **PATIENT), seen(instance(usd_per_hour=price)), NOW, POLICY
         )
         assert step.action is Action.BOOTSTRAP, price
+
+
+def test_an_instance_that_lets_nobody_in_for_ten_minutes_is_given_up_however_long_a_set_up_may_take() -> None:
+    def after(seconds: float, **changes: Any) -> Step:
+        wanted = run(Phase.BOOTSTRAPPING, attempt(**changes), phase_since=ago(seconds), phase_deadline=ahead(1200))
+        return decide(wanted, seen(UP), NOW, POLICY)
+
+    assert after(590).action is Action.BOOTSTRAP
+    assert after(610).run.attempts[-1].outcome is Outcome.UNREACHABLE
+    assert after(610, bootstrapped_at=ago(300)).run.phase is Phase.BOOTSTRAPPING, "the agent is there and sets up"
