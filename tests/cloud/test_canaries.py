@@ -22,9 +22,11 @@ CANARIES = Canaries({"HF_TOKEN": VALUE})
         urllib.parse.quote(VALUE, safe="").encode(),
         VALUE.encode().hex().encode(),
         *(base64.b64encode(b"Basic user:"[:n] + VALUE.encode() + b" and more"[:n]) for n in range(9)),
-        gzip.compress(VALUE.encode()),
+        gzip.compress(VALUE.encode(), mtime=0),
         b"f=$(mktemp) && echo "
-        + base64.b64encode(gzip.compress(b"x='" + base64.b64encode(gzip.compress(VALUE.encode())) + b"'"))
+        + base64.b64encode(
+            gzip.compress(b"x='" + base64.b64encode(gzip.compress(VALUE.encode(), mtime=0)) + b"'", mtime=0)
+        )
         + b"|base64 -d|gzip -dc>$f",
     ],
 )
