@@ -6,20 +6,38 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cli import words
 from orchestrator.cli.drive import UNCONFIRMED_AFTER_S, Detached, Goal, check_end, drive, say_detached
+from orchestrator.cli.live import safe_until
 from orchestrator.cli.render import PipeClosed
 from orchestrator.types import Phase
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from orchestrator.cli.session import Session
+    from orchestrator.cli.view import View
     from orchestrator.types import Run, RunId
 
 
 def follow(session: Session, run_id: RunId, goal: Goal | None = None) -> Run:
     """Drive to the end; the exit code follows from it."""
-    run = _drive(session, run_id, goal)
+    run = _drive(session, run_id, goal or Goal(on_look=SafeUntil()))
     check_end(run)
     say_finished(session, run)
     return run
+
+
+class SafeUntil:
+    """Says once until when nobody needs to look, and once more if that turns out to be too short."""
+
+    def __init__(self) -> None:
+        self._said = ""
+
+    def __call__(self, view: View, say: Callable[[str], None]) -> None:
+        """Look at a view of the run; speak when there is something new to say."""
+        state = "short" if view.outlasts_its_keys else "long" if view.safe_until else ""
+        if state and state != self._said:
+            self._said = state
+            say(f"safe until {safe_until(view)}")
 
 
 def say_finished(session: Session, run: Run) -> None:
@@ -41,7 +59,6 @@ def detach_when_running(session: Session, run_id: RunId) -> None:
         say_finished(session, run)
         return
     from orchestrator.cli.crontab import active_line
-    from orchestrator.cli.live import safe_until
     from orchestrator.cli.view import observe
 
     cron = active_line()

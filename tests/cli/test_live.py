@@ -15,6 +15,7 @@ from decimal import Decimal
 
 import pytest
 
+from orchestrator.cli.follow import SafeUntil
 from orchestrator.cli.live import facts, panel, progress_line
 from orchestrator.cli.render import Renderer
 from orchestrator.cli.view import View, document
@@ -72,6 +73,19 @@ def test_it_says_until_when_nobody_needs_to_look_and_whether_that_is_long_enough
     assert "sooner than it will be done: see `tune cron print`" in dict(facts(soon, plain=True))["safe until"]
     past = dict(facts(with_keys(a_view(), NOW - timedelta(minutes=1)), plain=True))
     assert "`tune reconcile --all` renews" in past["safe until"]
+
+
+def test_a_watched_run_says_it_once_and_again_only_when_it_is_too_short() -> None:
+    said: list[str] = []
+    tell = SafeUntil()
+    for view in (a_view(), *(with_keys(a_view(), NOW + timedelta(hours=hours)) for hours in (3, 4)),
+                 *(with_keys(a_view(), NOW + timedelta(minutes=minutes)) for minutes in (20, 30))):  # fmt: skip
+        tell(view, said.append)
+    assert [line.partition(" (")[0] for line in said] == [
+        "safe until 2026-05-01 15:00 UTC",
+        "safe until 2026-05-01 12:20 UTC",
+    ]
+    assert "tune cron print" in said[1] and "tune cron print" not in said[0]
 
 
 def test_keys_that_never_expire_and_runs_that_have_ended_need_no_word() -> None:
