@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test test-all check bench format clean
+.PHONY: demo demo-cloud test test-all check bench format clean
 
 $(STAMP): pyproject.toml Makefile
 	$(PYTHON) -m venv $(VENV)
@@ -19,6 +19,10 @@ $(STAMP): pyproject.toml Makefile
 demo: $(STAMP)
 	$(BIN)/tune demo
 
+# The same on rented computers, one of which is taken away half-way: marketplace, SSH and bucket are fakes on loopback.
+demo-cloud: $(STAMP)
+	$(BIN)/python -m tests.cloud.demo
+
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m 'not slow and not live'
 
@@ -32,6 +36,7 @@ check: $(STAMP)
 	$(BIN)/lint-imports
 
 bench: $(STAMP)
+	$(BIN)/python -m pip install --quiet --editable '.[bench]'
 	$(BIN)/python -m tests.benchmarks
 
 format: $(STAMP)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -113,19 +112,17 @@ class Bench:
         return next(f.key for f in self.manifests[number, step].files if f.name == name)
 
     def watch(self, look: Callable[[str, str], None]) -> None:
-        """Call `look` before and after every call to the store, its own calls excepted; one thread at a time."""
-        one_at_a_time = threading.Lock()
-        looking: int | None = None
+        """Call `look` before and after every call to the store, its own calls excepted."""
+        busy = False
 
         def once(operation: str, key: str) -> None:
-            nonlocal looking
-            if looking == threading.get_ident():
+            nonlocal busy
+            if busy:
                 return
-            with one_at_a_time:
-                looking = threading.get_ident()
-                try:
-                    look(operation, key)
-                finally:
-                    looking = None
+            busy = True
+            try:
+                look(operation, key)
+            finally:
+                busy = False
 
         self.store.fault = once

@@ -1,7 +1,9 @@
 """At every instant the bucket holds a whole checkpoint, whoever dies between any two calls."""
 
+import itertools
 from collections import Counter
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -11,6 +13,7 @@ from orchestrator.agent.bucket import Superseded
 from orchestrator.agent.publishing import Unverified
 from orchestrator.errors import StorageDenied, StorageUnavailable
 from orchestrator.handover import Snapshot
+from orchestrator.storage.base import ObjectInfo
 from orchestrator.types import ArtifactManifest
 from tests.agent.bench import SPEC, Bench
 from tests.agent.stage import RUN_ID
@@ -50,6 +53,80 @@ def test_unchanged_files_are_not_sent_twice_not_even_by_a_new_agent(bench: Bench
     tokenizer, config = bench.key_of(6, "tokenizer.json"), bench.key_of(6, "adapter_config.json")
     assert bench.key_of(6, "adapter_model.safetensors") in sent
     assert not {tokenizer, config} & set(sent)
+
+
+def test_files_are_sent_side_by_side(bench: Bench) -> None:
+    first_two, real, count = Barrier(2), bench.store.upload, itertools.count()
+
+    def upload(key: str, path: Path) -> ObjectInfo:
+        if next(count) < 2:
+            first_two.wait(timeout=60)  # one after the other they would never meet
+        return real(key, path)
+
+    bench.store.upload = upload  # type: ignore[method-assign]
+    bench.publish(1)
+    assert bench.is_whole(bench.manifests[1, 1])
+
+
+def test_equal_files_of_one_checkpoint_are_sent_once(bench: Bench) -> None:
+    bench.snapshot(1)
+    folder, record = bench.home.snapshots / "1", bench.home.snapshots / "1.json"
+    said = codec.load(Snapshot, record.read_bytes(), where="x")
+    copies = {f"copy-{n}.json": (folder / "tokenizer.json").stat().st_size for n in range(20)}
+    for name in copies:
+        (folder / name).write_bytes((folder / "tokenizer.json").read_bytes())
+    record.write_bytes(codec.dump(Snapshot(1, 100, {**said.files, **copies})))
+    sent: Counter[str] = Counter()
+    bench.watch(lambda operation, key: sent.update([key] if operation == "upload" else []))
+    bench.sync.publish_pending()
+    assert set(sent.values()) == {1}
+    assert len(bench.manifests[1, 1].files) == len(said.files) + 20
+
+
+def many_files(bench: Bench, step: int) -> None:
+    bench.snapshot(step)
+    folder, record = bench.home.snapshots / str(step), bench.home.snapshots / f"{step}.json"
+    said = codec.load(Snapshot, record.read_bytes(), where="x")
+    shards = {f"shard-{n}.json": f"[{step}, {n}]" for n in range(30)}
+    for name, text in shards.items():
+        (folder / name).write_text(text)
+    sizes = {name: len(text) for name, text in shards.items()}
+    record.write_bytes(codec.dump(Snapshot(step, 100, {**said.files, **sizes})))
+
+
+def test_many_files_are_looked_at_with_one_listing(bench: Bench) -> None:
+    many_files(bench, 1)
+    looks: list[str] = []
+    bench.watch(lambda operation, key: looks.append(key) if operation == "head" else None)
+    bench.sync.publish_pending()
+    assert looks == []
+    assert bench.is_whole(bench.manifests[1, 1])
+
+
+def test_what_a_listing_does_not_show_yet_is_asked_for_by_name(bench: Bench) -> None:
+    many_files(bench, 1)
+    looks: list[str] = []
+    bench.watch(lambda operation, key: looks.append(key) if operation == "head" else None)
+    real = bench.store.scan
+    bench.store.scan = lambda prefix: (o for o in real(prefix) if "/blobs/" not in o.key)  # type: ignore[method-assign]
+    bench.sync.publish_pending()
+    assert set(looks) == {f.key for f in bench.manifests[1, 1].files}
+
+
+def test_of_many_files_one_that_vanished_keeps_the_manifest_untrue(bench: Bench) -> None:
+    many_files(bench, 1)
+    lost: list[str] = []
+
+    def look(operation: str, key: str) -> None:
+        if operation == "put_new.done" and not lost:
+            lost.append(bench.key_of(1, "shard-7.json"))
+            bench.store.delete(lost[0])
+
+    bench.watch(look)
+    with pytest.raises(Unverified):
+        bench.sync.publish_pending()
+    bench.sync.publish_pending()
+    assert bench.is_whole(bench.manifests[1, 1])
 
 
 def test_the_newest_two_are_kept_and_nothing_that_no_manifest_names(bench: Bench) -> None:

@@ -99,6 +99,7 @@ class StrictS3:
         self.keys: set[str] = {"AKIDTEST"}
         self.region = ""
         self.ignores_conditions = False
+        self.ignores_ranges = False
         self.refuses_conditions = False  # 501 to their headers
         self.drops_bodies = False  # 200, and the object stays empty
         self.sums_parts = False  # as Amazon does: parts have checksums, and are not joined without them
@@ -277,7 +278,7 @@ class _Handler(BaseHTTPRequestHandler):
         if headers.get("if-match", found.etag) != found.etag:
             raise Answer(412, code="PreconditionFailed")
         data, status, extra = found.data, 200, {}
-        if "range" in headers:
+        if "range" in headers and not self.s3.ignores_ranges:
             first, _, last = headers["range"].removeprefix("bytes=").partition("-")
             data, status = data[int(first) : int(last) + 1 if last else None], 206
             if not data:

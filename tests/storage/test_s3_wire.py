@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import secrets
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from orchestrator.storage.s3 import S3Store
 from orchestrator.storage.s3client import ATTEMPTS
 from orchestrator.storage.s3parts import GIB, MIB, Section, part_plan
 from tests.storage.clocks import SteppedClock
-from tests.storage.strict_s3 import Fault, StrictS3, Upload
+from tests.storage.strict_s3 import Fault, Stored, StrictS3, Upload
 
 TIB = 1024 * GIB
 BUSY = Fault(code="SlowDown", status=503)
@@ -339,6 +340,59 @@ def test_a_broken_download_goes_on_where_it_ended(store: S3Store, server: Strict
     assert (tmp_path / "k").read_bytes() == data
     assert sum(moved) == len(data)
     assert server.requests[-1].headers["range"] == f"bytes={3 * MIB}-{5 * MIB - 1}"
+
+
+def test_a_large_object_comes_in_stretches(store: S3Store, server: StrictS3, big: Path, tmp_path: Path) -> None:
+    store.upload("k", big)
+    moved: list[int] = []
+    info = store.download("k", tmp_path / "copy", progress=moved.append)
+    assert (tmp_path / "copy").read_bytes() == big.read_bytes()
+    assert info.size == sum(moved) == 40 * MIB
+    assert info.version == store.head("k").version
+    edges = [0, 16 * MIB, 32 * MIB, 40 * MIB]
+    asked = {request.headers["range"] for request in server.seen("GetObject") if "range" in request.headers}
+    # The last byte of the first stretch is asked for before anybody knows how large the object is.
+    assert asked >= {f"bytes={a}-{b - 1}" for a, b in itertools.pairwise(edges)}
+
+
+@pytest.mark.parametrize("which", [1, 2, 3])
+def test_a_broken_stretch_goes_on_where_it_ended(
+    store: S3Store, server: StrictS3, big: Path, tmp_path: Path, which: int
+) -> None:
+    store.upload("k", big)
+    server.on("GetObject", which, Fault(cut_body_at=3 * MIB))
+    moved: list[int] = []
+    store.download("k", tmp_path / "copy", progress=moved.append)
+    assert (tmp_path / "copy").read_bytes() == big.read_bytes()
+    assert sum(moved) == 40 * MIB
+
+
+def test_stretches_of_two_versions_are_never_mixed(store: S3Store, server: StrictS3, big: Path, tmp_path: Path) -> None:
+    store.upload("k", big)
+    replaced: list[int] = []
+
+    def replace(_moved: int) -> None:
+        if not replaced:
+            replaced.append(1)
+            server.buckets["bucket"]["root/k"] = Stored(bytes(40 * MIB), '"other"', server.now(), {})
+
+    (tmp_path / "in").mkdir()
+    with pytest.raises(VersionConflict):
+        store.download("k", tmp_path / "in" / "copy", progress=replace)
+    assert list((tmp_path / "in").iterdir()) == []
+
+
+def test_a_store_that_knows_no_ranges_sends_everything_at_once(
+    store: S3Store, server: StrictS3, big: Path, tmp_path: Path
+) -> None:
+    server.ignores_ranges = True
+    store.upload("k", big)
+    server.on("GetObject", 1, Fault(cut_body_at=21 * MIB))
+    moved: list[int] = []
+    store.download("k", tmp_path / "copy", progress=moved.append)
+    assert (tmp_path / "copy").read_bytes() == big.read_bytes()
+    assert sum(moved) == 40 * MIB
+    assert len([r for r in server.seen("GetObject") if r.key == "root/k"]) == 2
 
 
 def test_a_download_never_mixes_two_versions(store: S3Store, server: StrictS3, tmp_path: Path) -> None:
