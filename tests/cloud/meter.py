@@ -123,6 +123,12 @@ class Meter:
         with self._lock:
             return [name for name, account in self._accounts.items() if account.gone_at is None]
 
+    def computing(self) -> list[str]:
+        """What runs right now."""
+        with self._lock:
+            alive = [(name, a) for name, a in self._accounts.items() if a.gone_at is None and not a.is_offline]
+            return [name for name, account in alive if account.is_running]
+
     def ever(self) -> list[str]:
         """Every instance there ever was, in the order of creation."""
         with self._lock:
