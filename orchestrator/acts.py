@@ -90,7 +90,7 @@ class Renting:
         ranked = rank(
             found,
             self.run.want,
-            excluded_offers=self.run.excluded_offers,
+            excluded_offers=_excluded(self.run.excluded_offers, found),
             excluded_hosts=(*self.run.excluded_hosts, *self._disappointing(bound, found)),
         )
         if ranked.fitting:
@@ -158,10 +158,13 @@ class Renting:
                 offer, spec, token=attempt.token, timeout_s=provider.capabilities.create_timeout_s
             )
         except InsufficientCapacity as e:
-            self._not_launched(attempt, e.message, counts=False, tried=offer)
+            self._not_launched(attempt, e.message, counts=False, avoid=offer.offer_id)
         except OutcomeUnknown as e:
             self.events.append(f"unclear whether an instance was rented ({e.message}); looking for it")
         except QuotaExceeded as e:
+            if len(self.context.bound(self.run.provider).members) > 1:  # the others may still have money
+                self._not_launched(attempt, f"{offer.provider}: {e.message}", counts=False, avoid=_all_of(offer))
+                return self.run
             self._not_launched(attempt, e.message, counts=False, pause_s=PERSON_WAIT_S)
             raise
         except CredentialsMissing as e:  # says something of this computer, nothing of the run
@@ -170,14 +173,14 @@ class Renting:
         except ProviderUnavailable as e:
             self._not_launched(attempt, e.message, counts=False)
         except ProviderError as e:
-            self._not_launched(attempt, e.message, counts=True, tried=offer)
+            self._not_launched(attempt, e.message, counts=True, avoid=offer.offer_id)
             raise
         else:
             self._record_instance(attempt, created)
         return self.run
 
     def _not_launched(
-        self, attempt: Attempt, reason: str, *, counts: bool, tried: Offer | None = None, pause_s: float = 0
+        self, attempt: Attempt, reason: str, *, counts: bool, avoid: str = "", pause_s: float = 0
     ) -> None:
         """Nothing was rented, for sure: the attempt is over at once, and the next pass may try elsewhere."""
         now = self.context.runs.store.now()
@@ -190,7 +193,7 @@ class Renting:
         def edit(run: Run) -> Run:
             if run.phase is not Phase.PROVISIONING or run.attempts[-1].number != attempt.number:
                 return with_attempt(run, attempt.number, lambda a: a if a.first_seen_at else close(a))
-            excluded = (*run.excluded_offers, tried.offer_id) if tried else run.excluded_offers
+            excluded = (*run.excluded_offers, avoid) if avoid else run.excluded_offers
             return replace(
                 with_attempt(run, attempt.number, close),
                 phase=Phase.TERMINATING,
@@ -237,6 +240,15 @@ class Renting:
         if not is_wanted or self.run.phase.is_terminal or self.run.phase is Phase.TERMINATING:
             self.events.append(f"the run has moved on meanwhile; {created.instance_id} is terminated")
             self.events += terminate(self.context, attempt.provider, [created.instance_id])
+
+
+def _all_of(offer: Offer) -> str:
+    """Stands for everything that the offer's marketplace has, among the offers that are passed over for now."""
+    return f"{offer.provider}/*"
+
+
+def _excluded(passed_over: Sequence[str], found: Sequence[Offer]) -> set[str]:
+    return {*passed_over, *(offer.offer_id for offer in found if _all_of(offer) in passed_over)}
 
 
 def _no_offer(count: int, nearest: Sequence[Miss]) -> NoOfferFits:

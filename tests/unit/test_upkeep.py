@@ -250,3 +250,40 @@ def test_an_offer_of_a_host_that_disappointed_is_passed_over(desk: Desk) -> None
         picked = renting._choose()
         assert picked is not None
         assert picked.offer_id == chosen
+
+
+def test_a_marketplace_without_money_is_passed_over_while_another_one_has_offers(desk: Desk) -> None:
+    from orchestrator.acts import Renting
+    from orchestrator.errors import OutOfFunds, QuotaExceeded
+
+    class Market:
+        name = "broke,rich"
+        capabilities = SimCloud(desk.clock, lambda _url: desk.store).capabilities
+
+        def offers(self, want: Any, *, timeout_s: float = 30) -> list[Offer]:
+            return [
+                Offer("broke", "b-1", Decimal("0.1"), False),
+                Offer("broke", "b-2", Decimal("0.15"), False),
+                Offer("rich", "r-1", Decimal("0.2"), False),
+            ]
+
+        def create(self, offer: Offer, spec: Any, *, token: Any, timeout_s: float = 60) -> Instance:
+            if offer.provider == "broke":
+                raise OutOfFunds("no credit")
+            return Instance(InstanceId("rich/i-9"), token, "rich", InstanceState.STARTING)
+
+    both = Bound(Market(), lambda _: desk.door)  # type: ignore[arg-type]
+    both = replace(both, members={"broke": both, "rich": both})
+    context = replace(desk.context, bound=lambda _name: both)
+    version = desk.runs.create(run(Phase.PENDING))
+    refused = Renting(context, desk.runs.load(RUN_ID).run, version).rent()
+    assert refused.attempts[-1].reason == "broke: no credit"
+    assert refused.not_before is None, "there is no need to wait for a person"
+    again = replace(refused, phase=Phase.PENDING)
+    version = desk.runs.save(again, expect=desk.runs.load(RUN_ID).version)
+    assert Renting(context, again, version).rent().attempts[-1].instance_id == "rich/i-9"
+    alone = replace(context, bound=lambda _name: replace(both, members={}))
+    pending = replace(again, excluded_offers=())
+    version = desk.runs.save(pending, expect=desk.runs.load(RUN_ID).version)
+    with pytest.raises(QuotaExceeded):
+        Renting(alone, pending, version).rent()
