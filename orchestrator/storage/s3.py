@@ -177,7 +177,9 @@ class S3Store:
             for row in page.get("Contents", ()):
                 key = row["Key"].removeprefix(self._prefix)
                 if not key.endswith("/"):  # the "folders" that a web console makes are no objects of ours
-                    yield ObjectInfo(key, row["Size"], row["ETag"], row["LastModified"].astimezone(UTC))
+                    # Some listings (MinIO's, rclone's) count finer than the header of the very same object.
+                    when = row["LastModified"].astimezone(UTC).replace(microsecond=0)
+                    yield ObjectInfo(key, row["Size"], row["ETag"], when)
 
     def children(self, prefix: str, *, start_after: str = "") -> Iterator[str]:
         whole_prefix = self._prefix + checked_folder(prefix)
