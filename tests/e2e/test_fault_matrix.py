@@ -75,7 +75,7 @@ def _world(root: Path, name: str) -> Iterator[_World]:
         world.close()
     meter = world.meter(name)
     assert isinstance(meter, _CountingMeter)
-    assert meter.most == 1, "two were rented at once"
+    assert meter.most <= 1, "two were rented at once"
     assert world.living() == [], "something is still billing"
 
 
