@@ -55,7 +55,7 @@ def _config(context: Context, run: Run, attempt: Attempt) -> AgentConfig:
         run,
         attempt.number,
         storage_url=context.runs.store.url,
-        storage_options=context.storage_options,
+        storage_options={**context.storage_options, **_reach(context)},
         trainer_python=context.trainer_python,
     )
     if not context.bound(run.provider).is_elsewhere:
@@ -69,6 +69,12 @@ def _config(context: Context, run: Run, attempt: Attempt) -> AgentConfig:
         disk_gb=want.disk_gb,
     )
     return replace(config, environment=run.environment, stack=STACK, expect=expect)
+
+
+def _reach(context: Context) -> dict[str, str]:
+    """The way to the bucket where it is known here from variables or AWS's files, which the instance does not have."""
+    reach = getattr(context.runs.store, "reach", None)
+    return dict(reach()) if reach else {}
 
 
 def _signed(context: Context, run: Run, attempt: Attempt) -> dict[str, str]:

@@ -37,7 +37,7 @@ _REFUSED = {
     _STALE: "two computers would rent twice: use a store that knows If-None-Match and If-Match (S3, R2, MinIO from "
     "2024-09 on), or write `single_writer = true` in the [storage] table, if no other computer ever works with it"
 }
-_FOR_AN_INSTANCE = ("endpoint_url", "region", "addressing_style", "single_writer")
+_FOR_AN_INSTANCE = ("addressing_style", "single_writer")  # beside the way to the bucket
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,7 @@ def check_keys(
     folder = f"{prefix}{_NAME}{secrets.token_hex(6)}/"
     grant = grants.mint(location, options, run_prefix=folder, environment=environment)
     told = {name: value for name, value in options.items() if name in _FOR_AN_INSTANCE}
+    told |= S3Store(location.bucket, location.prefix, options=options).reach()
     store = S3Store(location.bucket, location.prefix, options=told, grant=grant)
     rights = [
         replace(right, what=f"an instance's key: {right.what}")

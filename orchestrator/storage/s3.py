@@ -87,6 +87,13 @@ class S3Store:
         """What could not be tidied up, and which right that would take; each only once."""
         return list(self._multipart.warnings)
 
+    def reach(self) -> dict[str, str]:
+        """The options by which another computer comes to the same bucket.
+
+        Endpoint and region may come from variables and from AWS's own files, which are not there.
+        """
+        return self._connection.reach()
+
     @property
     def trial(self) -> Trial:
         """What only large files need, for whoever wants to know whether it works."""

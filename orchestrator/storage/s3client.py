@@ -111,6 +111,17 @@ class Connection:
         except Exception as e:
             raise s3errors.meaning(e, doing=doing, where=self._where) from None
 
+    def reach(self) -> dict[str, str]:
+        """The options by which another computer comes to the same bucket. Nothing is sent."""
+        try:
+            meta = self._client().meta
+        except StorageError:
+            raise
+        except Exception as e:
+            raise s3errors.meaning(e, doing="find the way to it", where=self._where) from None
+        told = {} if is_amazon(meta.endpoint_url) else {"endpoint_url": meta.endpoint_url}
+        return {**told, "region": meta.region_name}
+
     def _client(self) -> S3Client:
         with self._lock:
             if self._current is None:

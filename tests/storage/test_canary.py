@@ -260,6 +260,13 @@ class TestKeysOfAnInstance:
         assert found["an instance's key: list"].stands_in_the_way
         assert not found["an instance's key: write"].stands_in_the_way
 
+    def test_the_way_to_the_bucket_need_not_stand_in_the_options(
+        self, s3: StrictS3, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", s3.url)
+        found = canary.check_keys(URL, {}, environment={"AWS_ENDPOINT_URL": s3.url})
+        assert refused([*found.rights]) == {}
+
     def test_without_any_way_to_keys_nothing_is_tried(self, s3: StrictS3) -> None:
         s3.sts_calls = frozenset()
         with pytest.raises(CredentialsMissing):

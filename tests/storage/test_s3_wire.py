@@ -97,6 +97,22 @@ def test_an_endpoint_from_the_aws_environment_counts_as_custom(
     assert server.buckets["bucket"]["k"].data == b"1"
 
 
+def test_the_way_to_the_bucket_is_told_whatever_it_is_known_from(
+    server: StrictS3, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    assert S3Store("bucket").reach() == {"region": "us-east-1"}
+    assert S3Store("bucket", options={"region": "eu-west-1"}).reach() == {"region": "eu-west-1"}
+    (tmp_path / "config").write_text(f"[default]\nregion = eu-x\nendpoint_url = {server.endpoint}\n")
+    assert S3Store("bucket").reach() == {"region": "eu-x", "endpoint_url": server.endpoint}
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "https://acc.r2.cloudflarestorage.com/bucket/")
+    r2 = {"region": "auto", "endpoint_url": "https://acc.r2.cloudflarestorage.com"}
+    assert S3Store("bucket").reach() == r2
+    assert server.requests == []
+
+
 def test_unknown_options_are_refused(server: StrictS3) -> None:
     with pytest.raises(StorageError, match="secret_key") as caught:
         S3Store("bucket", options={"secret_key": "x"})
