@@ -7,9 +7,10 @@ with cloud_desk(tmp_path, tiny, markets=("vastai",)) as desk:
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -204,15 +205,18 @@ class CloudDesk(Desk):
                 told = f"{logged.path} {dict(logged.query)} {dict(logged.headers)}"
                 yield f"{name}: {logged.method} {logged.path}", told.encode() + logged.body
 
-    def sightings(self) -> list[str]:
-        """Where secrets have turned up that should be nowhere: the accounts' keys, and all that the bucket has given out."""
+    def sightings(self, more: Iterable[tuple[str, bytes]] = ()) -> list[str]:
+        """Where secrets have turned up that should be nowhere: the accounts' keys, and all that the bucket has given out.
+
+        `more`: further places.
+        """
         looked_for = self.canaries
         for key, holder in list(self.s3.holders.items()):
             if holder.is_session:
                 looked_for = looked_for.with_value(f"secret of {key}", holder.secret).with_value(
                     f"token of {key}", holder.token
                 )
-        return looked_for.sightings(self.places())
+        return looked_for.sightings(itertools.chain(self.places(), more))
 
     def close(self) -> None:
         """No command of ours goes on. What is rented stays rented, for whoever checks."""
