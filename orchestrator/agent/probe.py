@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -181,7 +182,8 @@ def storage(bucket: Bucket, *, clock: Clock) -> Report:
         stored = clock.monotonic()
         got = store.get(where).data
         ended = clock.monotonic()
-        store.delete(where)
+        with suppress(StorageDenied):  # keys that may not delete can do the work; the object stays, and is written over
+            store.delete(where)
         if got != data:
             raise StorageError(f"{where} does not read back as it was written")
         return _mbps(stored - began), _mbps(ended - stored)

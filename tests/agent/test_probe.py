@@ -203,6 +203,18 @@ def test_keys_that_the_bucket_refuses_are_our_fault_not_the_host_s(bench: Bench,
     assert "refuses this instance's keys: 403 on put" in ended.value.ending.reason
 
 
+def test_keys_that_may_not_delete_are_good_enough(bench: Bench, plug: Plug) -> None:
+    plug(Gpu(), Gpu())
+
+    def fault(operation: str, key: str) -> None:
+        if key == WHERE and "delete" in operation:
+            raise StorageDenied("403 on delete")
+
+    bench.store.fault = fault
+    look(bench)
+    assert bench.store.head(WHERE).size > 0
+
+
 def test_a_bucket_that_is_away_is_nobody_s_fault_yet(bench: Bench, plug: Plug) -> None:
     plug(Gpu(), Gpu())
     _refuse(bench, StorageUnavailable("503"))

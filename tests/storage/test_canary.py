@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from orchestrator.storage.local import LocalStore
 from orchestrator.storage.memory import MemoryStore
 from orchestrator.storage.runs import RunStore
 from orchestrator.storage.s3 import S3Store
+from orchestrator.types import Namespace, Phase, Run, RunId
 from tests.cloud.s3 import StrictS3, strict_bucket
 from tests.storage.clocks import SteppedClock
 from tests.storage.strict_s3 import Fault
@@ -272,3 +274,20 @@ class TestKeysOfAnInstance:
         with pytest.raises(CredentialsMissing):
             self.check(s3)
         assert s3.seen("PutObject") == []
+
+
+@pytest.mark.parametrize(
+    "action", ["AbortMultipartUpload", "ListMultipartUploads", "DeleteObject", "HeadBucket", "CreateBucket"]
+)
+def test_a_run_comes_to_its_end_without_a_right_that_only_tidies_up(s3: StrictS3, action: str, tmp_path: Path) -> None:
+    s3.deny(action)
+    opened = store(s3)
+    runs = RunStore(opened)
+    run = Run(RunId("0123456789"), "n", Namespace("abcdef"), SteppedClock().now(), "r" * 64, "d" * 64, "sim")
+    version = runs.create(run)
+    (tmp_path / "big").write_bytes(bytes(20 << 20))
+    for number in (1, 2):
+        opened.upload(keys.blob(run.run_id, number, "0" * 64), tmp_path / "big")
+    runs.save(replace(run, phase=Phase.SUCCEEDED), expect=version)
+    assert runs.load(run.run_id).run.phase is Phase.SUCCEEDED
+    assert len({*opened.warnings, *runs.warnings}) <= 1
