@@ -12,8 +12,8 @@ from tests.cloud.machine import MARK
 
 KEPT_APART = frozenset({"secrets.json", "storage.json"})  # where an instance may keep keys, mode 0600, until its end
 _PROGRAM = b"tests.cloud.machine"  # the host around a machine is no part of it
-_LOOK_EVERY_S = 0.02
-_FILES_EVERY = 15  # looks
+_LOOK_EVERY_S = 0.05
+_FILES_EVERY = 6  # looks
 _MOST_BYTES = 2**20  # larger files are weights
 
 
