@@ -38,6 +38,7 @@ from orchestrator.types import (
 
 SAVE_AND_EXIT = "save_and_exit"
 REACHED_WITHIN = timedelta(minutes=10)  # an instance that runs and lets nobody in for so long never will
+PROOF_LOOK_S = 4.0  # between two looks while an instance is missing
 SECOND_LOOK_S = 1.0  # a state that leads nowhere is believed at the next look
 SLOW_END_S = 600.0  # an instance that will not go for ten minutes is worth a person's look
 
@@ -132,7 +133,9 @@ def decide(run: Run, seen: Seen, now: datetime, policy: Policy) -> Step:
 
 
 def _no_longer_than(step: Step, policy: Policy) -> Step:
-    return replace(step, wait_s=min(step.wait_s, policy.look_every_s))
+    """Who is not found is asked for again soon: each second until the proof is a second without training."""
+    missing = any(a.missing_since is not None and a.ended_at is None for a in step.run.attempts)
+    return replace(step, wait_s=min(step.wait_s, policy.look_every_s, PROOF_LOOK_S if missing else step.wait_s))
 
 
 def _trusted_artifact(case: _Case) -> ArtifactManifest | None:
