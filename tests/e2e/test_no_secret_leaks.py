@@ -27,6 +27,7 @@ pytestmark = pytest.mark.train
 
 STEPS = 6
 LONG = 4000
+PASSES = 10  # by then whatever was rented has been ended
 TALK = """
 import logging
 logging.basicConfig(level=logging.DEBUG)
@@ -65,8 +66,11 @@ def clear(desk: CloudDesk) -> None:
     desk.close()
     with contextlib.suppress(Exception):  # never launched
         if not desk.run("r").phase.is_terminal:
-            desk.tune("stop", "r", "--now", "--debug")
-    desk.tune("reconcile", "--all", "--debug")
+            desk.tune("stop", "r", "--now", "--no-wait", "--debug")
+    for _ in range(PASSES):
+        desk.tune("reconcile", "--all", "--debug")
+        if not desk.instances():
+            return
 
 
 def at(*names: str) -> pytest.MarkDecorator:
@@ -115,8 +119,8 @@ def broken(desk: CloudDesk, quirks: Quirks) -> None:
         fake.quirks = quirks
 
 
-def stop(desk: CloudDesk, *options: str) -> None:
-    done = desk.tune("stop", "r", "--debug", *options)
+def stop(desk: CloudDesk) -> None:
+    done = desk.tune("stop", "r", "--debug")
     assert done.returncode == 0, done.stderr[-3000:]
     assert desk.run("r").phase is Phase.CANCELLED
 
@@ -160,7 +164,6 @@ def test_renting_whose_answer_is_lost(watched: Watched) -> None:
     desk, _ = watched
     desk.market.faults.on("create", faults.RESET.after_effect())
     launched(desk, in_phase(Phase.RUNNING))
-    stop(desk, "--now")
 
 
 @pytest.mark.slow
@@ -169,7 +172,6 @@ def test_a_price_that_is_broken(watched: Watched) -> None:
     desk, _ = watched
     desk.market.fake.surcharge = Decimal(5)
     launched(desk, lambda desk: bool(desk.market.log) and len(desk.market.meter.ever()) > 1)
-    stop(desk, "--now")
 
 
 @at()
@@ -186,7 +188,6 @@ def test_a_host_without_sftp(watched: Watched) -> None:
     desk, _ = watched
     broken(desk, Quirks(no_sftp=True))
     launched(desk, in_phase(Phase.RUNNING))
-    stop(desk, "--now")
 
 
 @pytest.mark.slow
@@ -219,7 +220,6 @@ def test_a_bucket_that_takes_nothing_any_more(watched: Watched) -> None:
     now = len(desk.events(home))
     desk.wait_for(lambda: len(desk.events(home)) > now + 20)
     desk.tune("status", "r", "--debug")
-    desk.tune("stop", "r", "--now", "--debug")
 
 
 @pytest.mark.slow
@@ -229,7 +229,6 @@ def test_an_instance_that_is_taken(watched: Watched) -> None:
     launched(desk, at_step(3))
     desk.kill_instance("r", "outbid")
     desk.wait_for(lambda: len(desk.run("r").attempts) > 1 and _run_phase(desk) is Phase.RUNNING)
-    stop(desk, "--now")
 
 
 @pytest.mark.slow
