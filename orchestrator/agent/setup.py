@@ -39,6 +39,8 @@ _IMAGES = (
     "/opt/venv/bin/python",
 )
 _CPU_WHEELS = "https://download.pytorch.org/whl/cpu"  # the usual ones bring 3 GB of CUDA along
+# Wheels only: nothing is compiled on rented time, and no package's own code runs while it is installed.
+_INSTALL = ("install", "--only-binary", ":all:", "--progress-bar", "off")
 _PIP = {"PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_ROOT_USER_ACTION": "ignore"}
 
 
@@ -165,8 +167,9 @@ class Setup:
             shutil.rmtree(folder, ignore_errors=True)
             listed = self._home.state / "pins.txt"
             listed.write_text(lines, encoding="ascii")
-            pip = [*self._venv(folder), *self._pip_arguments(listed, keeps_stack=wanted == stack)]
-            self._patiently(pip)
+            pip = self._venv(folder)
+            self._slim_torch(pip, wanted)
+            self._patiently([*pip, *self._pip_arguments(listed, keeps_stack=wanted == stack)])
             shutil.rmtree(self._home.cache / "pip", ignore_errors=True)  # gigabytes that nobody needs again
         interpreter = pins.ask(str(python), wanted)
         unmet = interpreter.unmet(wanted) if interpreter else ["it cannot be run"]
@@ -184,16 +187,25 @@ class Setup:
             raise _failed(f"{sys.executable} cannot make a virtual environment")
         return [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python")]
 
+    def _slim_torch(self, pip: Sequence[str], wanted: Mapping[str, str]) -> None:
+        """Where no GPU is needed, torch by itself from an index of its own, which nothing else is looked for at.
+
+        Were it asked for everything, one that does not answer would cost ten seconds of pip's retries per package.
+        Without it, the usual torch comes with the rest.
+        """
+        expect = self._config.expect
+        if expect is None or expect.gpu_count > 0 or "torch" not in wanted:
+            return
+        torch = ["--no-deps", f"torch=={wanted['torch']}", "--extra-index-url", _CPU_WHEELS]
+        if self._run([*pip, *_INSTALL, *torch, *_more_arguments()], self._until - self._clock.monotonic()) != 0:
+            _log.info("no torch without CUDA could be had")
+
     def _pip_arguments(self, listed: Path, *, keeps_stack: bool) -> list[str]:
-        """Wheels only: nothing is compiled on rented time, and no package's own code runs while it is installed."""
-        words = ["install", "--only-binary", ":all:", "--progress-bar", "off", "-r", str(listed)]
+        words = [*_INSTALL, "-r", str(listed)]
         rest = self._home.root / "stacks" / f"{self._config.stack}.rest.txt"  # what the pinned ones need in turn
         if keeps_stack and rest.is_file():
             words += ["-c", str(rest)]
-        expect = self._config.expect
-        if expect is not None and expect.gpu_count == 0:
-            words += ["--extra-index-url", _CPU_WHEELS]
-        return words + shlex.split(os.environ.get("TUNE_PIP_ARGS", ""))
+        return words + _more_arguments()
 
     def _patiently(self, argv: Sequence[str]) -> None:
         for left in reversed(range(_TRIES)):
@@ -246,6 +258,10 @@ class Setup:
             lines = [line.strip() for line in log.read().decode(errors="replace").splitlines() if line.strip()]
         errors = [line for line in lines if line.startswith("ERROR")]
         return (errors or lines or [f"code {code}"])[-1][:300]
+
+
+def _more_arguments() -> list[str]:
+    return shlex.split(os.environ.get("TUNE_PIP_ARGS", ""))
 
 
 def _failed(reason: str, *, hint: str = "") -> AttemptEnds:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import shlex
@@ -108,6 +109,15 @@ def test_the_pins_hold_although_something_newer_is_offered(tmp_path: Path, index
     assert a_setup(bench).prepare() == prepared, "nothing is installed twice"
     (bench.home.state / "environment.json").unlink()
     assert a_setup(bench).prepare() == prepared, "an agent that died before it had noted it down finds it whole"
+
+
+def test_without_a_gpu_torch_alone_is_looked_for_among_the_builds_without_cuda(tmp_path: Path, index: Path) -> None:
+    make_wheel(index, "torch", "1.0")
+    bench = at(tmp_path, "auto", {"toytrainer": "1.0", "torch": "1.0"})
+    bench.config = dataclasses.replace(bench.config, expect=Expected(gpu_count=0))
+    assert a_setup(bench).prepare().versions == {"toytrainer": "1.0", "torch": "1.0"}
+    asked = [line for line in bench.home.trainer_log.read_text().splitlines() if " install " in line]
+    assert [("--extra-index-url" in line, "torch==1.0" in line) for line in asked] == [(True, True), (False, False)]
 
 
 def test_a_run_that_goes_on_keeps_the_versions_it_began_with(tmp_path: Path, index: Path) -> None:
