@@ -466,6 +466,20 @@ def test_a_finished_run_without_a_log_promises_none(sim: SimDesk) -> None:
     assert "attempt 1 has left no log" in sim.tune("logs", "night", "-f").stderr
 
 
+def test_the_log_of_a_set_up_that_failed_stands_in_where_no_agent_has_logged(sim: SimDesk) -> None:
+    sim.a_run("night")
+    assert sim.tune("resume", "night").returncode == 0
+    run_id = sim.run("night").run_id
+    sim.put(keys.setup_log(run_id, 1), b"installing\n\x1b[31mno Python\x1b[0m")
+    shown = sim.tune("logs", "night")
+    assert shown.stdout == "installing\nno Python\n"
+    assert "failed before the agent began" in shown.stderr
+    lines = [json.loads(line) for line in sim.tune("--json", "logs", "night").stdout.splitlines()]
+    assert lines[0] == {"attempt": 1, "line": "installing"}
+    sim.put(keys.log_segment(run_id, 1, 0), b"the agent's own words\n")
+    assert sim.tune("logs", "night").stdout == "the agent's own words\n"
+
+
 def test_logs_are_printed_in_order_and_without_control_characters(sim: SimDesk) -> None:
     sim.a_run("night")
     assert sim.tune("resume", "night").returncode == 0

@@ -25,7 +25,7 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
     attempt: Annotated[int, typer.Option(min=0, help="Which attempt; the latest when left out.")] = 0,
 ) -> None:
-    """Print what the trainer and the agent said, as far as it has reached the storage (once a minute)."""
+    """Print what trainer and agent said, as far as it is stored (once a minute); or the log of a set-up that failed."""
     from orchestrator.cli.session import Session
     from orchestrator.errors import RunNotFound
 
@@ -45,12 +45,38 @@ def logs(
         seen = _print_new(session, run_id, number, seen)
         if not attempt and len(record.attempts) > number:
             number, seen = len(record.attempts), _print_new(session, run_id, len(record.attempts), "")
+    if not seen and number and _print_set_up(session, run_id, number):
+        return
     if not seen and record.phase.is_terminal:
         session.render.note(
             f"attempt {number} has left no log" if number else "no attempt has begun, so there is no log"
         )
     elif not seen:
         session.render.note("nothing has been logged yet; logs arrive about once a minute")
+
+
+def _print_set_up(session: Session, run_id: RunId, attempt: int) -> bool:
+    """Print what a set-up that failed before there was an agent has left; False when there is none."""
+    from orchestrator import keys
+    from orchestrator.errors import ObjectNotFound
+
+    try:
+        data = session.runs.store.get(keys.setup_log(run_id, attempt)).data
+    except ObjectNotFound:
+        return False
+    session.render.note(f"the set-up of attempt {attempt} failed before the agent began; its log:")
+    _print(session, attempt, data)
+    return True
+
+
+def _print(session: Session, attempt: int, data: bytes) -> None:
+    text = data.decode("utf-8", "replace")
+    if session.render.json_mode:
+        for line in text.splitlines():
+            session.render.event({"attempt": attempt, "line": line}, "")
+    else:
+        session.render.raw(text if text.endswith("\n") else text + "\n")
+    session.render.flush()
 
 
 def _print_new(session: Session, run_id: RunId, attempt: int, after: str) -> str:
@@ -61,12 +87,6 @@ def _print_new(session: Session, run_id: RunId, attempt: int, after: str) -> str
         return after
     prefix = keys.log_segment(run_id, attempt, 0).rpartition("/")[0] + "/"
     for name in session.runs.store.children(prefix, start_after=after):
-        text = session.runs.store.get(prefix + name).data.decode("utf-8", "replace")
-        if session.render.json_mode:
-            for line in text.splitlines():
-                session.render.event({"attempt": attempt, "line": line}, "")
-        else:
-            session.render.raw(text if text.endswith("\n") else text + "\n")
+        _print(session, attempt, session.runs.store.get(prefix + name).data)
         after = name
-    session.render.flush()
     return after
