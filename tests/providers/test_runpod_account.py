@@ -217,6 +217,7 @@ def test_what_cannot_be_a_key_never_gets_into_a_header(key: str) -> None:
 
 def test_where_the_api_lies_can_be_said() -> None:
     assert base_url({}, {}) == "https://api.runpod.io"
+    assert base_url({}, {"api_url": "https://api.runpod.io/v2/"}) == "https://api.runpod.io"
     assert base_url({"TUNE_RUNPOD_API_URL": ""}, {"api_url": "https://gate.example/runpod/"}) == (
         "https://gate.example/runpod"
     )

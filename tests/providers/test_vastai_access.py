@@ -107,6 +107,7 @@ def test_what_is_no_key_is_not_quoted(home: Path, monkeypatch: pytest.MonkeyPatc
 def test_the_address_comes_from_the_environment_then_from_the_config() -> None:
     assert base_url({}, {}) == "https://console.vast.ai"
     assert base_url({}, {"api_url": "https://gate.example/"}) == "https://gate.example"
+    assert base_url({}, {"api_url": "https://gate.example/api/v0/"}) == "https://gate.example"
     assert (
         base_url({"TUNE_VASTAI_API_URL": "http://127.0.0.1:1"}, {"api_url": "https://gate.example"})
         == "http://127.0.0.1:1"

@@ -60,7 +60,7 @@ def base_url(environ: Mapping[str, str], options: Mapping[str, str]) -> str:
         return DEFAULT_URL
     if not _is_address(told):
         raise UsageError(f"{source} is not the address of an API", hint=f"such as {DEFAULT_URL}")
-    return told.rstrip("/")
+    return told.rstrip("/").removesuffix("/v2").rstrip("/")  # its documentation gives the base with the version
 
 
 def _is_address(text: str) -> bool:

@@ -41,7 +41,7 @@ def base_url(environ: Mapping[str, str], options: Mapping[str, str]) -> str:
     parts = urlsplit(told)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or parts.username:
         raise UsageError(f"{source} is not the address of an API", hint=f"such as {DEFAULT_URL}")
-    return told.rstrip("/")
+    return told.rstrip("/").removesuffix("/api/v0").rstrip("/")  # some give it with the version
 
 
 def _files(environ: Mapping[str, str]) -> list[Path]:
