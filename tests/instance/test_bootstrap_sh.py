@@ -138,7 +138,7 @@ esac"""
 def signed(place: Place, web: Web) -> None:
     addresses = {
         "log_url": f"{web.url}/bucket/a3/setup.txt?X-Amz-Signature=SIGNATURE-CANARY&X-Amz-Expires=9",
-        "exit_url": f"{web.url}/bucket/a3/exit.json?X-Amz-Signature=SIGNATURE-CANARY",
+        "exit_url": f"{web.url}/bucket/a3/exit.json?X-Amz-SignedHeaders=host%3Bif-none-match&X-Amz-Signature=SIGNATURE-CANARY",
     }
     path = place.home / "signed.json"
     path.write_text(json.dumps(addresses, indent=1, sort_keys=True) + "\n")
