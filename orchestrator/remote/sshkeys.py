@@ -66,7 +66,8 @@ def write_over(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def _draft(path: Path, data: bytes) -> Iterator[Path]:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for private in (path.parent.parent, path.parent):  # with `parents`, the mode is that of the last one alone
+        private.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

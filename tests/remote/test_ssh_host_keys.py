@@ -207,6 +207,7 @@ def test_a_key_is_made_once_however_many_ask(tmp_path: Path) -> None:
         ("id_ed25519.pub", 0o600),
     ]
     assert folder.stat().st_mode & 0o777 == 0o700
+    assert folder.parent.stat().st_mode & 0o777 == 0o700, "or doctor complains of what we have made ourselves"
     line = lines.pop()
     assert line.split()[0] == "ssh-ed25519"
     assert line.split()[2] == f"tune-{RUN}"
