@@ -174,6 +174,7 @@ def test_a_price_that_is_broken(watched: Watched) -> None:
     launched(desk, lambda desk: bool(desk.market.log) and len(desk.market.meter.ever()) > 1)
 
 
+@pytest.mark.slow
 @at()
 def test_no_way_in_and_stopped_then(watched: Watched) -> None:
     desk, _ = watched
