@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 JOB_FILE = "trainer/job.json"
 MAX_NAME_BYTES = 180  # in the bucket, quoted; file systems take names up to 255
 _CHUNK = 1 << 20
+_TENSORS = (".safetensors", ".gguf")  # after their header they hold numbers, which take long to search and tell nothing
+_SEARCHED_OF_TENSORS = 1 << 20
 # What an instance elsewhere is rented with where the recipe does not say: the training stack unpacked is about 10 GB,
 # and base model, checkpoints and caches of the sizes that fit one GPU have room in the rest.
 DEFAULT_DISK_GB = 50.0
@@ -279,7 +281,8 @@ def _measure(
         with content.open("rb") if isinstance(content, Path) else nullcontext(io.BytesIO(content)) as stream:
             while chunk := stream.read(_CHUNK):
                 digest.update(chunk)
-                scanner.feed(chunk)
+                if size < _SEARCHED_OF_TENSORS or not path.endswith(_TENSORS):
+                    scanner.feed(chunk)
                 size += len(chunk)
                 if on_bytes:
                     on_bytes(len(chunk))

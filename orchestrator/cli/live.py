@@ -174,7 +174,8 @@ def safe_until(view: View) -> str:
         return f"{until:%H:%M} UTC, which is past: the next `tune reconcile --all` renews the bucket's keys"
     text = f"{until:%Y-%m-%d %H:%M} UTC ({words.duration(left_s)}) without this computer"
     if view.outlasts_its_keys:
-        text += ", which is sooner than it will be done: let cron renew the keys (`tune cron print`), or set TUNE_WORKER_ACCESS_KEY_ID"
+        ways = "let cron renew the keys (`tune cron print`), or set TUNE_WORKER_ACCESS_KEY_ID"
+        text += f", which is sooner than it will be done: {ways}"
     return text
 
 

@@ -15,6 +15,10 @@ if [ -n "$public_key" ] && ! grep -qxF "$public_key" "$keys" 2>/dev/null; then
     printf '%s\n' "$public_key" >>"$keys"
 fi
 
+# A login does not have the container's PATH, where an image keeps its own Python.
+path=$(tr '\0' '\n' 2>/dev/null </proc/1/environ | sed -n 's/^PATH=//p')
+export PATH="$PATH${path:+:$path}"
+
 # The tune home lies on the biggest disk, and stays where it is when the container is started again.
 free_kb() {
     df -Pk "$1" 2>/dev/null | awk 'NR == 2 { print $4 }'

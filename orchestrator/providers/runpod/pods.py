@@ -102,10 +102,9 @@ def _address(pod: Pod) -> dict[str, str]:
     direct = pod.ssh.direct if pod.ssh else None
     ports = (pod.runtime.ports if pod.runtime else None) or []
     found = [(p.ip, p.public) for p in ports if p.private == SSH_PORT and p.type == "tcp"]
-    if direct:
-        found.insert(0, (direct.host, direct.port))
-    for host, port in found:
-        if host and port and 0 < port < 65536 and _is_reachable(host):
+    for host, port in [*([(direct.host, direct.port)] if direct else []), *found]:
+        is_named = direct is not None and host == direct.host  # as the way in, by RunPod itself
+        if host and port and 0 < port < 65536 and (is_named or _is_reachable(host)):
             user = (direct.username if direct else None) or "root"
             return {"direct_host": host, "direct_port": str(port), "user": user}
     return {}
