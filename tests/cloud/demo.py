@@ -18,7 +18,6 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from orchestrator import keys
 from orchestrator.errors import TuneError
@@ -59,7 +58,7 @@ class Rival:
                 instance_id = str(run.attempt.instance_id)
                 self.market.preempt(instance_id, "outbid")
                 self.took = instance_id
-                tell(f"somebody outbids us: instance {instance_id} is stopped; step {step} of {STEPS} is in the bucket")
+                tell(f"the marketplace takes instance {instance_id} away; step {step} of {STEPS} is in the bucket")
 
 
 def tell(what: str) -> None:
@@ -111,24 +110,25 @@ def report(market: Market, rival: Rival, code: int, env: Mapping[str, str]) -> i
     tell(f"the marketplace has rented out {len(ever)} instances, and {len(live) or 'none'} of them still bills")
     for one in ever:
         charges = market.meter.charges(one)
-        fate = " (taken away half-way)" if one == rival.took else ""
+        fate = (
+            " (taken away half-way)"
+            if one == rival.took
+            else ""
+            if charges.gpu_usd
+            else " (outbid before it ran; given back)"
+        )
         print(
             f"  {one}: GPU {charges.gpu_usd:.5f}, disk {charges.disk_usd:.5f}, traffic {charges.traffic_usd:.5f} USD{fate}"
         )
     print(f"  its meter says {market.meter.total_usd():.5f} USD in all", flush=True)
     told = tune("status", NAME, "--json", env=env, is_shown=False)
     if told.returncode == 0:
-        print(f"  `tune status` says   {json.dumps(_money(json.loads(told.stdout)))}")
+        print(f"  the run's own ledger says {float(json.loads(told.stdout)['spent_usd']):.5f} USD", flush=True)
     if code or live or not rival.took:
         tell("that went wrong")
         return code or 1
     tell("trained, taken away, carried on, finished; nothing is left")
     return 0
-
-
-def _money(document: Any) -> Any:
-    """Whatever a status says in dollars."""
-    return {key: value for key, value in document.items() if "usd" in key}
 
 
 if __name__ == "__main__":
