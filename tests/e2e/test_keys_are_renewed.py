@@ -16,7 +16,7 @@ from tests.cloud.world import ROOT, CloudDesk, cloud_desk
 from tests.e2e.losing import NAME, in_training
 from tests.e2e.test_resume_equals_uninterrupted import at_step
 
-pytestmark = pytest.mark.train
+pytestmark = [pytest.mark.train, pytest.mark.slow]
 
 SOON = timedelta(seconds=70)  # after a minute keys that live for a quarter of an hour are due
 
@@ -33,7 +33,7 @@ def test_an_instance_does_its_work_with_keys_to_one_run_that_are_renewed_on_the_
     desk: CloudDesk,
 ) -> None:
     s3 = desk.s3
-    watching = desk.spawn("launch", str(desk.recipe()), "--name", NAME)
+    watching = desk.spawn("launch", str(desk.recipe(steps=1500)), "--name", NAME)
     desk.wait_for(lambda: in_training(at_step(5))(desk))
     before = set(s3.holders)
     s3.skew = SOON

@@ -245,6 +245,7 @@ except KeyboardInterrupt:
 """
     child = subprocess.Popen([sys.executable, "-c", program], cwd=Path(__file__).parents[2])
     wait(lambda: (tune_home(sshd) / "started").exists() or child.poll() is not None)
+    time.sleep(1)  # the line that tells the process to end has to come back to us, too
     child.send_signal(2)
     assert child.wait(60) == 42
     ended("4715")
