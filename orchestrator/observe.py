@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from orchestrator import money
 from orchestrator.absence import Policy, instance_of
 from orchestrator.bootstrap import Baggage, elsewhere, launch_spec
-from orchestrator.errors import InstanceNotFound, ProviderError, RecordCorrupt, TuneError
+from orchestrator.errors import InstanceNotFound, ProviderError, RecordCorrupt, RemoteError, TuneError
 from orchestrator.policy import policy_for
 from orchestrator.providers.boot import NO_FAREWELL, boot_script
 from orchestrator.providers.market import named
@@ -114,7 +114,7 @@ class Listing:
     def of(self, run: Run, now: datetime) -> tuple[datetime, tuple[Instance, ...] | None]:
         """When the lists were asked for, and the run's instances in them; None without complete lists."""
         at, found = now, []
-        for provider in _concerned(self._context.bound(run.provider), run):
+        for provider in _concerned(self._context.bound(run.provider), run, now):
             # Runs of one store may differ in it: its namespace may have been made anew.
             asked = (run.provider, provider, run.namespace)
             taken = self._taken.get(asked)
@@ -141,19 +141,20 @@ class Listing:
         except TuneError as e:
             self.trouble[provider] = f"{member or provider} does not list its instances: {e.message}"
             return None
-        self.trouble.pop(provider, None)
+        if not member:  # one marketplace's answer does not mend another's
+            self.trouble.pop(provider, None)
         return found
 
 
-def _concerned(bound: Bound, run: Run) -> Iterable[str]:
-    """Whose lists a run depends on: of several marketplaces those where something of it may be.
+def _concerned(bound: Bound, run: Run, now: datetime) -> Iterable[str]:
+    """Whose lists a run depends on: of several marketplaces those where something of it may be, or may still turn up.
 
     What is down at one must not keep a run from going on at another.
     """
     if not bound.members:
         return [""]
-    lately = {a.offer.provider for a in run.attempts if a.ended_at is None and not a.refused}
-    return sorted(lately)
+    open_ones = [a for a in run.attempts if not a.refused and (a.ended_at is None or now < a.quiet_after)]
+    return sorted({a.offer.provider for a in open_ones})
 
 
 def _is_of(run: Run, instance: Instance) -> bool:
@@ -244,6 +245,14 @@ class Look:
             self.troubles.append(e.message)
             return None
 
+    def _grant(self) -> Grant | None:
+        """Fresh keys to the bucket, if they can be had. That they cannot says nothing of the instance."""
+        try:
+            return self.context.grant(self.run)
+        except TuneError as e:
+            self.troubles.append(f"the bucket's keys cannot be renewed: {e.message}")
+            return None
+
     def _probe(self, listed: tuple[Instance, ...] | None, answers: Mapping[InstanceId, Instance | None]) -> Probe:
         """Reach into a silent instance. Renewing its keys is the question: silence is often an expired key."""
         run = self.run
@@ -255,11 +264,11 @@ class Look:
         try:
             remote = self.context.bound(run.provider).connect(instance)
             try:
-                put_keys(remote, self.context.secrets_for(run), self.context.grant(run))
+                put_keys(remote, self.context.secrets_for(run), self._grant())
                 age_s = agent_age_s(remote)
             finally:
                 remote.close()
-        except TuneError as e:
+        except RemoteError as e:
             self.troubles.append(f"no answer from {instance.instance_id}: {e.message}")
             return Probe.FAILED
         is_dead = age_s is not None and age_s > self.context.policy(run.provider).heartbeat_grace_s

@@ -78,6 +78,9 @@ def _pass(context: Context, run: Run, version: str, listing: Listing) -> Pass:
     seen, now = look.take()
     step = decide(run, seen, now, context.policy(run.provider))
     if step.run != run:
+        upkeep.note_open_bill(
+            context, step.run, now
+        )  # before the end: a note too many is harmless, a missing one is not
         version = context.runs.save(step.run, expect=version)
     elif step.kill and context.runs.load(run.run_id).version != version:
         # The list is younger than the record: what looks like a stray may be what somebody has rented since. A save
@@ -98,8 +101,8 @@ def _pass(context: Context, run: Run, version: str, listing: Listing) -> Pass:
     instance = instance_of(after.attempts[-1], seen.listed, seen.answers) if after.attempts else None
     after, told = upkeep.renew_keys(context, after, instance, now)
     troubles += told
-    after, _ = upkeep.settle_bills(context, after, now)  # a bill that is late is asked for again, and nobody's trouble
-    upkeep.note_open_bill(context, after, now)
+    if after.phase.is_terminal:  # a bill that is late is asked for by later passes, and nobody's trouble now
+        after, _ = upkeep.settle_bills(context, after, now)
     return Pass(after, step, step.wait_s, tuple(events), tuple(troubles))
 
 

@@ -13,7 +13,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, TypeVar
 
-from orchestrator.errors import InstanceNotFound, ProviderError, ProviderRejected, TuneError, UsageError
+from orchestrator.errors import ProviderError, ProviderRejected, TuneError, UsageError
 from orchestrator.providers.base import Account, Capabilities, Provider
 from orchestrator.providers.registry import Bound
 from orchestrator.types import Bill, Instance, InstanceId, LaunchSpec, Namespace, Offer, Requirements, Token
@@ -173,5 +173,5 @@ class Accounts:
         name, own = self._market.owner(instance_id)
         account = self._accounts.get(name)
         if account is None:
-            raise InstanceNotFound(f"{name} takes no bids")
+            raise ProviderRejected(f"{name} takes no bids")
         account.rebid(own, usd_per_hour, timeout_s=timeout_s)

@@ -203,3 +203,10 @@ def test_the_way_in_and_the_money_belong_to_who_rents_it_out(a: Stall, b: Stall)
 def test_this_computer_does_not_stand_in_for_a_rented_one(a: Stall, b: Stall) -> None:
     with pytest.raises(UsageError, match="cannot stand in"):
         bind({"a": bound(a), "local": replace(bound(b), is_elsewhere=False)})
+
+
+def test_who_takes_no_bids_says_so_and_never_that_an_instance_is_gone(a: Stall, b: Stall) -> None:
+    both = bind({"a": replace(bound(a), account=None), "b": bound(b)})
+    assert both.account is not None
+    with pytest.raises(ProviderRejected, match="takes no bids"):
+        both.account.rebid(InstanceId("a/77"), Decimal(1))

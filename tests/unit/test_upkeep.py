@@ -287,3 +287,38 @@ def test_a_marketplace_without_money_is_passed_over_while_another_one_has_offers
     version = desk.runs.save(pending, expect=desk.runs.load(RUN_ID).version)
     with pytest.raises(QuotaExceeded):
         Renting(alone, pending, version).rent()
+
+
+def test_a_key_service_that_is_down_says_nothing_of_the_instance(desk: Desk) -> None:
+    """The instance answers: it is not given up because the bucket's keys cannot be renewed for now."""
+    from orchestrator.errors import StorageUnavailable
+    from orchestrator.observe import Listing, Look
+    from orchestrator.states import Probe
+
+    def none_now(_: Run) -> Grant:
+        raise StorageUnavailable("STS does not answer")
+
+    wanted = desk.keep(run(Phase.RUNNING, attempt()))
+    look = Look(replace(desk.context, grant=none_now), wanted, Listing(desk.context))
+    assert look._probe((instance(),), {}) is Probe.ANSWERED
+    assert look.troubles == ["the bucket's keys cannot be renewed: STS does not answer"]
+    assert list(desk.door.put_there) == ["secrets.json"], "the keys that are there are left alone"
+    desk.door.is_shut = True
+    assert look._probe((instance(),), {}) is Probe.FAILED
+
+
+def test_a_run_depends_on_the_lists_of_where_something_of_it_may_be_or_still_turn_up(desk: Desk) -> None:
+    from orchestrator.observe import _concerned
+
+    both = Bound(desk.context.bound("sim").provider, lambda _: desk.door)
+    both = replace(both, members={"a": both, "b": both})
+
+    def at(provider: str, number: int, **changes: Any) -> Any:
+        return attempt(number, offer=replace(attempt().offer, provider=provider), **changes)
+
+    gone = {"ended_at": START - timedelta(minutes=5), "quiet_after": START - timedelta(minutes=4)}
+    late = {**gone, "quiet_after": START + timedelta(minutes=1)}
+    assert _concerned(both, run(Phase.RUNNING, at("a", 1, **gone), at("b", 2)), START) == ["b"]
+    assert _concerned(both, run(Phase.RUNNING, at("a", 1, **late), at("b", 2)), START) == ["a", "b"]
+    assert _concerned(both, run(Phase.RUNNING, at("a", 1, **late, refused=True), at("b", 2)), START) == ["b"]
+    assert _concerned(replace(both, members={}), run(Phase.RUNNING), START) == [""]
