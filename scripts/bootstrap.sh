@@ -3,6 +3,7 @@
 #
 #   TUNE_HOME        the tune home, on the biggest disk; everything below goes there
 #   TUNE_PIP_ARGS    more arguments for pip, such as a mirror
+#   TUNE_CPU_WHEELS  where torch without CUDA is to be had, for recipes that need no GPU
 #
 # Debian and Ubuntu images, root or not. Each step is bounded in time, asks nothing, and says what it does. A failure is
 # final after its retries, unless an agent has run here before: the end of the log is uploaded through the addresses in

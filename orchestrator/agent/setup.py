@@ -38,7 +38,9 @@ _IMAGES = (
     "/opt/conda/bin/python",
     "/opt/venv/bin/python",
 )
-_CPU_WHEELS = "https://download.pytorch.org/whl/cpu"  # the usual ones bring 3 GB of CUDA along
+CPU_WHEELS = (
+    "TUNE_CPU_WHEELS"  # an index of torch without CUDA, which the usual one brings 3 GB of; unset: the usual one
+)
 # Wheels only: nothing is compiled on rented time, and no package's own code runs while it is installed.
 _INSTALL = ("install", "--only-binary", ":all:", "--progress-bar", "off")
 _PIP = {"PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_ROOT_USER_ACTION": "ignore"}
@@ -194,9 +196,10 @@ class Setup:
         Without it, the usual torch comes with the rest.
         """
         expect = self._config.expect
-        if expect is None or expect.gpu_count > 0 or "torch" not in wanted:
+        index = os.environ.get(CPU_WHEELS, "").strip()
+        if not index or expect is None or expect.gpu_count > 0 or "torch" not in wanted:
             return
-        torch = ["--no-deps", f"torch=={wanted['torch']}", "--extra-index-url", _CPU_WHEELS]
+        torch = ["--no-deps", f"torch=={wanted['torch']}", "--extra-index-url", index]
         if self._run([*pip, *_INSTALL, *torch, *_more_arguments()], self._until - self._clock.monotonic()) != 0:
             _log.info("no torch without CUDA could be had")
 

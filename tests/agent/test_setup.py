@@ -111,7 +111,10 @@ def test_the_pins_hold_although_something_newer_is_offered(tmp_path: Path, index
     assert a_setup(bench).prepare() == prepared, "an agent that died before it had noted it down finds it whole"
 
 
-def test_without_a_gpu_torch_alone_is_looked_for_among_the_builds_without_cuda(tmp_path: Path, index: Path) -> None:
+def test_without_a_gpu_torch_alone_is_looked_for_among_the_builds_without_cuda(
+    tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNE_CPU_WHEELS", (tmp_path / "no-index").as_uri())
     make_wheel(index, "torch", "1.0")
     bench = at(tmp_path, "auto", {"toytrainer": "1.0", "torch": "1.0"})
     bench.config = dataclasses.replace(bench.config, expect=Expected(gpu_count=0))
