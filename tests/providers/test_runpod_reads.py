@@ -21,9 +21,10 @@ from orchestrator.errors import (
     RateLimited,
     TuneError,
 )
+from orchestrator.providers.asking import in_words, never_left
 from orchestrator.providers.runpod.pods import Pod, instance
 from orchestrator.providers.runpod.provider import RunPodProvider
-from orchestrator.providers.runpod.rest import Rest, Unheard, _in_words, _never_left, _retry_after_s
+from orchestrator.providers.runpod.rest import Rest, Unheard, _retry_after_s
 from orchestrator.types import InstanceId, InstanceState, Namespace, Requirements, new_namespace, parse_token
 from tests.cloud import faults
 from tests.cloud.faults import Fault
@@ -328,9 +329,9 @@ def test_a_certificate_that_is_not_trusted_means_that_nothing_was_sent() -> None
 
     refused = requests.exceptions.SSLError("x")
     refused.__cause__ = ssl.SSLCertVerificationError("self-signed certificate")
-    assert _never_left(refused)
-    assert "TLS" in _in_words(refused)
-    assert not _never_left(requests.exceptions.SSLError("EOF in the middle"))
+    assert never_left(refused)
+    assert "TLS" in in_words(refused)
+    assert not never_left(requests.exceptions.SSLError("EOF in the middle"))
 
 
 def test_a_trusted_connection_is_insisted_on(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-from orchestrator.errors import CredentialsMissing, UsageError
+from orchestrator.errors import CredentialsMissing
+from orchestrator.providers import asking
+from orchestrator.providers.asking import stripped
 
 KEY_VARIABLE = "RUNPOD_API_KEY"
 URL_VARIABLE = "TUNE_RUNPOD_API_URL"
@@ -20,7 +21,7 @@ HINT = f"make a key at https://console.runpod.io/user/settings and set {KEY_VARI
 def api_key(environ: Mapping[str, str]) -> tuple[str, str]:
     """The key, and where it was found. An empty variable counts as not set. Raises CredentialsMissing."""
     path = Path(os.path.expanduser("~/.runpod/config.toml"))  # noqa: PTH111 - Path's own raises where there is no home
-    told = _stripped(environ.get(KEY_VARIABLE, ""))
+    told = stripped(environ.get(KEY_VARIABLE, ""))
     source = f"${KEY_VARIABLE}"
     if not told:
         told, source = _from_file(path), str(path)
@@ -43,30 +44,11 @@ def _from_file(path: Path) -> str:
         ) from None
     default = told.get("default")
     found = (default.get("api_key") if isinstance(default, dict) else None) or told.get("apikey")
-    return _stripped(found) if isinstance(found, str) else ""
-
-
-def _stripped(text: str) -> str:
-    return text.removeprefix("\ufeff").strip()
+    return stripped(found) if isinstance(found, str) else ""
 
 
 def base_url(environ: Mapping[str, str], options: Mapping[str, str]) -> str:
     """The address under which `/v2` and `/graphql` lie. Raises UsageError for what is none."""
-    told = _stripped(environ.get(URL_VARIABLE, ""))
-    source = f"${URL_VARIABLE}"
-    if not told:
-        told, source = _stripped(options.get("api_url", "")), "runpod's option api_url"
-    if not told:
-        return DEFAULT_URL
-    if not _is_address(told):
-        raise UsageError(f"{source} is not the address of an API", hint=f"such as {DEFAULT_URL}")
-    return told.rstrip("/").removesuffix("/v2").rstrip("/")  # its documentation gives the base with the version
-
-
-def _is_address(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-    except ValueError:
-        return False
-    is_bare = not (parts.query or parts.fragment or parts.username)
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and is_bare
+    return asking.base_url(
+        environ, options, variable=URL_VARIABLE, provider="runpod", default=DEFAULT_URL, version="/v2"
+    )

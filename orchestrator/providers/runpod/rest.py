@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import re
-import ssl
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
 import orchestrator
 from orchestrator.clock import Clock, SystemClock
+from orchestrator.providers.asking import NOT_JSON, in_words, kind_of, never_left, one_line, parsed
 
 if TYPE_CHECKING:
     import requests
 
 CONNECT_TIMEOUT_S = 10.0  # their edge answers within a second, or not at all
 MAX_BYTES = 32 * 2**20  # a catalogue is below 1 MB; whatever sends more is not the API
-TEXT_CHARS = 300  # of the marketplace's words, for people
 _WINDOW = re.compile(r"r=(\d+)\s*;\s*t=(\d+)")  # `RateLimit: "minute";r=0;t=12, "hour";r=2800;t=1812`
 
 
@@ -110,7 +107,7 @@ class Rest:
                 return Reply(response.status_code, response.headers, b"".join(self._chunks(response, ends)))
         except (requests.RequestException, OSError) as e:
             # Without its cause: that holds the request, and with it the key.
-            raise Unheard(_in_words(e), was_sent=not _never_left(e)) from None
+            raise Unheard(in_words(e), was_sent=not never_left(e)) from None
 
     def _sign(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
         """As an `auth`, because requests would put a `~/.netrc` entry for the host above a mere header."""
@@ -127,10 +124,10 @@ class Rest:
 
     def _believed(self, reply: Reply) -> Any:
         """The JSON of a success. A refusal counts only in the API's own form: proxies in between say no, too."""
-        told = _json(reply.body)
+        told = parsed(reply.body) if reply.body.strip() else None
         if 200 <= reply.status < 300:
-            if told is _NOT_JSON:
-                raise Unheard(f"HTTP {reply.status} with {_kind(reply.body)} instead of JSON")
+            if told is NOT_JSON:
+                raise Unheard(f"HTTP {reply.status} with {kind_of(reply.body)} instead of JSON")
             return told
         text = self._clean(_words(told)) or f"HTTP {reply.status}"
         if reply.status == 429:  # an edge in front of the API may be the one that says so
@@ -138,28 +135,11 @@ class Rest:
         if 400 <= reply.status < 500 and _words(told):
             raise Refused(reply.status, text)
         raise Unheard(
-            f"HTTP {reply.status}: {text}" if _words(told) else f"HTTP {reply.status} with {_kind(reply.body)}"
+            f"HTTP {reply.status}: {text}" if _words(told) else f"HTTP {reply.status} with {kind_of(reply.body)}"
         )
 
     def _clean(self, text: str) -> str:
-        """One line of bounded length that cannot hold the key, whatever was echoed."""
-        return " ".join(text.replace(self.key, "***").split())[:TEXT_CHARS]
-
-
-_NOT_JSON: Any = object()
-
-
-def _json(body: bytes) -> Any:
-    if not body.strip():
-        return None
-    try:
-        return json.loads(body, parse_float=Decimal, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        return _NOT_JSON
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
+        return one_line(text, self.key)
 
 
 def _words(told: Any) -> str:
@@ -173,11 +153,6 @@ def _words(told: Any) -> str:
     return said
 
 
-def _kind(body: bytes) -> str:
-    start = body.lstrip()[:20].lower()
-    return "no body" if not start else "a web page" if start.startswith((b"<!doctype", b"<html")) else "other text"
-
-
 def _retry_after_s(headers: Mapping[str, str]) -> float | None:
     """Seconds to wait: Retry-After, else when the window that is used up begins anew."""
     told = headers.get("Retry-After", "").strip()
@@ -189,31 +164,3 @@ def _retry_after_s(headers: Mapping[str, str]) -> float | None:
         pass
     used_up = [float(t) for r, t in _WINDOW.findall(headers.get("RateLimit", "")) if int(r) == 0]
     return max(used_up, default=None)
-
-
-def _in_words(error: Exception) -> str:
-    import requests
-
-    if isinstance(error, requests.exceptions.SSLError):
-        return "no trusted connection: its TLS certificate or its encryption is refused here"
-    if _never_left(error):
-        return "no connection"
-    if isinstance(error, requests.Timeout):
-        return "no answer in time"
-    return f"the connection broke ({type(error).__name__})"
-
-
-def _never_left(error: BaseException) -> bool:
-    """Whether the request cannot have reached anybody: no connection, or none that could be trusted."""
-    import requests
-    from urllib3.exceptions import NewConnectionError
-
-    if isinstance(error, requests.ConnectTimeout):
-        return True
-    seen: list[Any] = [error]
-    for found in seen:
-        if isinstance(found, (NewConnectionError, ssl.SSLCertVerificationError)):
-            return True
-        below = [*getattr(found, "args", ()), getattr(found, "reason", None), found.__cause__, found.__context__]
-        seen += [e for e in below if isinstance(e, BaseException) and not any(e is old for old in seen)]
-    return False

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.errors import ProviderRejected
+from orchestrator.providers.asking import in_words, kind_of, never_left, one_line, parsed
 
 if TYPE_CHECKING:
     import requests
 
 SDK_HINT = "pip install 'vastai>=1.9,<2'"
-TEXT_CHARS = 300  # of the marketplace's words, for people
 _ONCE = 1  # the SDK's `retry` counts tries; its default of 3 sends a create three times, and 0 crashes (vastai 1.9.1)
 _THRESHOLD = re.compile(r"threshold=(\d+(?:\.\d+)?)")  # "API requests too frequent endpoint threshold=4.5"
 
@@ -85,12 +82,12 @@ class Api:
         try:
             response: requests.Response = send(path, **arguments)
         except requests.RequestException as e:
-            raise Unheard(self._clean(_in_words(e)), was_sent=not _never_left(e)) from None
+            raise Unheard(self._clean(in_words(e)), was_sent=not never_left(e)) from None
         return self._believed(response)
 
     def _believed(self, response: requests.Response) -> Mapping[str, Any]:
         """A 200 may hold `success: false`; an error may hold what was rented; a proxy's page is neither yes nor no."""
-        status, said = response.status_code, _json(response.content)
+        status, said = response.status_code, parsed(response.content)
         answer: Mapping[str, Any] = said if isinstance(said, dict) else {}
         words, contract = self._clean(_words(answer)), contract_of(answer)
         is_good = 200 <= status < 300
@@ -98,7 +95,7 @@ class Api:
             return answer
         is_refusal = status in (401, 429) or (status < 500 and bool(words or answer.get("success") is False))
         if not is_refusal:
-            raise Unheard(words or f"HTTP {status} with {_kind(response.content, said)}", contract=contract)
+            raise Unheard(words or f"HTTP {status} with {kind_of(response.content)}", contract=contract)
         raise Refused(
             status,
             str(answer.get("error") or ""),
@@ -109,8 +106,7 @@ class Api:
         )
 
     def _clean(self, text: str) -> str:
-        """One line of bounded length that cannot hold the key, whatever was echoed."""
-        return " ".join(text.replace(self.key, "***").split())[:TEXT_CHARS]
+        return one_line(text, self.key)
 
 
 def check_sdk() -> None:
@@ -145,31 +141,10 @@ def contract_of(answer: Mapping[str, Any]) -> int | None:
     return told if isinstance(told, int) and not isinstance(told, bool) and told > 0 else None
 
 
-def _json(body: bytes) -> Any:
-    """None for whatever is no JSON."""
-    try:
-        return json.loads(body, parse_float=Decimal, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
 def _words(answer: Mapping[str, Any]) -> str:
     """`{success, error, msg}`; rate limits come as `{detail}`."""
     parts = [str(answer[name]) for name in ("error", "msg", "detail", "message") if answer.get(name)]
     return ": ".join(parts)
-
-
-def _kind(body: bytes, said: Any) -> str:
-    start = body.lstrip()[:20].lower()
-    if not start:
-        return "no body"
-    if start.startswith((b"<!doctype", b"<html")):
-        return "a web page"
-    return "another JSON than expected" if said is not None or start == b"null" else "other text"
 
 
 def _retry_after_s(headers: Mapping[str, str], answer: Mapping[str, Any], body: bytes) -> float | None:
@@ -183,29 +158,3 @@ def _retry_after_s(headers: Mapping[str, str], answer: Mapping[str, Any], body: 
         if 0 <= seconds < float("inf"):
             return seconds
     return None
-
-
-def _in_words(error: Exception) -> str:
-    import requests
-
-    if isinstance(error, requests.exceptions.SSLError):
-        return "no trusted connection: its TLS certificate or its encryption is refused here"
-    if isinstance(error, requests.Timeout):
-        return "no answer in time"
-    return "no connection" if _never_left(error) else f"the connection broke ({type(error).__name__})"
-
-
-def _never_left(error: BaseException) -> bool:
-    """Whether the request cannot have reached anybody: no connection, or none that could be trusted."""
-    import requests
-    from urllib3.exceptions import NewConnectionError
-
-    if isinstance(error, (requests.ConnectTimeout, requests.exceptions.InvalidURL)):
-        return True
-    seen: list[BaseException] = [error]
-    for found in seen:
-        if isinstance(found, (NewConnectionError, ssl.SSLCertVerificationError)):
-            return True
-        below = [*found.args, getattr(found, "reason", None), found.__cause__, found.__context__]
-        seen += [e for e in below if isinstance(e, BaseException) and not any(e is old for old in seen)]
-    return False

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from orchestrator.errors import CredentialsMissing, UsageError
+from orchestrator.errors import CredentialsMissing
+from orchestrator.providers import asking
+from orchestrator.providers.asking import stripped
 
 KEY_VARIABLE = "VAST_API_KEY"
 URL_VARIABLE = "TUNE_VASTAI_API_URL"
@@ -22,7 +23,7 @@ def api_key(environ: Mapping[str, str]) -> tuple[str, str]:
     """
     places = [f"${KEY_VARIABLE}", *map(str, _files(environ))]
     for place in places:
-        key = _stripped(environ.get(KEY_VARIABLE, "") if place == places[0] else _read(Path(place)))
+        key = stripped(environ.get(KEY_VARIABLE, "") if place == places[0] else _read(Path(place)))
         if not key:
             continue
         if not key.isascii() or not key.isprintable() or " " in key:
@@ -33,15 +34,9 @@ def api_key(environ: Mapping[str, str]) -> tuple[str, str]:
 
 def base_url(environ: Mapping[str, str], options: Mapping[str, str]) -> str:
     """The address under which `/api/v0` and `/api/v1` lie. Raises UsageError for what is none."""
-    told, source = _stripped(environ.get(URL_VARIABLE, "")), f"${URL_VARIABLE}"
-    if not told:
-        told, source = _stripped(options.get("api_url", "")), "vastai's option api_url"
-    if not told:
-        return DEFAULT_URL
-    parts = urlsplit(told)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or parts.username:
-        raise UsageError(f"{source} is not the address of an API", hint=f"such as {DEFAULT_URL}")
-    return told.rstrip("/").removesuffix("/api/v0").rstrip("/")  # some give it with the version
+    return asking.base_url(
+        environ, options, variable=URL_VARIABLE, provider="vastai", default=DEFAULT_URL, version="/api/v0"
+    )
 
 
 def _files(environ: Mapping[str, str]) -> list[Path]:
@@ -59,7 +54,3 @@ def _read(path: Path) -> str:
         raise CredentialsMissing(
             f"no Vast.ai key: ${KEY_VARIABLE} is not set and {path} cannot be read ({type(e).__name__})", hint=HINT
         ) from None
-
-
-def _stripped(text: str) -> str:
-    return text.removeprefix("\ufeff").strip()
