@@ -36,6 +36,11 @@ _ELSEWHERE = (
 ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "true",
     "HF_HUB_DISABLE_TELEMETRY": "1",
+    # The accelerated transports have stood still at 99 % for hours (huggingface_hub#4508, xet-core#883). The plain one
+    # takes a minute without a byte for an error, goes on where it was, and gives up after six such minutes.
+    "HF_HUB_DISABLE_XET": "1",
+    "HF_HUB_ENABLE_HF_TRANSFER": "0",
+    "HF_HUB_DOWNLOAD_TIMEOUT": "60",
     "DO_NOT_TRACK": "1",
     "WANDB_DISABLED": "true",
     "PYTHONUTF8": "1",  # many images come with an ASCII locale
