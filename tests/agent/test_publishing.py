@@ -138,7 +138,7 @@ def test_the_newest_two_are_kept_and_nothing_that_no_manifest_names(bench: Bench
 
 def test_the_best_is_kept_when_the_recipe_wants_it_back(bench: Bench) -> None:
     bench.sync.keep_best = True
-    bench.publish(1, 2, 3, 4, best="/work/out/checkpoint-1")
+    bench.publish(1, 2, 3, 4, best="/old/host/out/checkpoint-1")
     assert sorted(bench.manifests) == [(1, 1), (1, 3), (1, 4)]
 
 
